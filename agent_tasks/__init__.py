@@ -1,0 +1,53 @@
+"""Durable agent jobs on the Celery fleet you have: kill any worker, and no side effect happens twice."""
+
+from agent_tasks.agent import Agent
+from agent_tasks.answers import AskAgain, CannotTell, Happened, NotHappened, PartlyHappened
+from agent_tasks.attempt import current_run
+from agent_tasks.errors import (
+    AgentTasksError,
+    DedupeConflict,
+    LeaseLost,
+    OutsideRun,
+    RunFailed,
+    RunUnfinished,
+    StepSuspended,
+    ToolFailed,
+    UnguardedTool,
+)
+from agent_tasks.handle import RunHandle
+from agent_tasks.operations import Operation
+from agent_tasks.outcomes import done, fail
+from agent_tasks.task import AgentTask
+from agent_tasks.tools import Tool, tool
+
+__version__ = "0.1.0"
+
+__all__ = [  # noqa: RUF022 - grouped by topic
+    # defining
+    "Agent",
+    "AgentTask",
+    "Tool",
+    "tool",
+    "done",
+    "fail",
+    "current_run",
+    # asking the outside world
+    "Operation",
+    "Happened",
+    "NotHappened",
+    "AskAgain",
+    "PartlyHappened",
+    "CannotTell",
+    # running
+    "RunHandle",
+    # errors
+    "AgentTasksError",
+    "DedupeConflict",
+    "LeaseLost",
+    "OutsideRun",
+    "RunFailed",
+    "RunUnfinished",
+    "StepSuspended",
+    "ToolFailed",
+    "UnguardedTool",
+]

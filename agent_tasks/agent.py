@@ -1,0 +1,179 @@
+"""Agents: the definition of a job, its steps and its tools."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from agent_tasks.enqueue import enqueue
+from agent_tasks.errors import AgentNameTaken, AgentTasksError, RunNotFound, UnguardedTool, UnknownStep
+from agent_tasks.handle import RunHandle
+from agent_tasks.inline import run_inline
+from agent_tasks.integration import AppState
+from agent_tasks.steps import Step
+from agent_tasks.task import register_step
+from agent_tasks.tools import Tool, check_guarded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from celery import Celery
+
+    from agent_tasks.runtime import Runtime
+
+
+class Agent:
+    """A job that survives its workers.
+
+    Args:
+        name: of the agent; each step is the Celery task ``name.step``.
+        app: the Celery app that its workers run.
+        tools: everything its steps call that touches the world; each declared with :func:`agent_tasks.tool`.
+
+    Raises:
+        UnguardedTool: a tool's declaration does not say how its effect is guarded.
+        AgentNameTaken: the app has an agent of this name.
+
+    Example:
+        >>> from celery import Celery
+        >>> greeter = Agent("greeter", app=Celery("demo", broker="memory://"))
+        >>> @greeter.step(start=True)
+        ... def greet(state):
+        ...     return done(f"hello {state['name']}")
+        >>> from agent_tasks import done
+        >>> greet({"name": "Kim"})
+        Done(output='hello Kim')
+    """
+
+    def __init__(self, name: str, *, app: Celery, tools: Iterable[object] = ()) -> None:
+        if not name or "." in name:
+            raise AgentTasksError(f"an agent's name must be a word without dots, got {name!r}.")
+        self.name, self.app = name, app
+        self.steps: dict[str, Step] = {}
+        self.start: Step | None = None
+        self.tools: dict[str, Tool[..., Any]] = {}
+        for candidate in tools:
+            self._add_tool(check_guarded(candidate, name))
+        agents = AppState.of(app).agents
+        if name in agents:
+            raise AgentNameTaken(
+                f"this Celery app has an agent {name!r} already; every agent of an app needs its own name."
+            )
+        agents[name] = self
+
+    def __repr__(self) -> str:
+        return f"<agent {self.name} steps={list(self.steps)}>"
+
+    @property
+    def runtime(self) -> Runtime:
+        """What this process works with; made when it is first needed."""
+        return AppState.of(self.app).runtime
+
+    def step(
+        self,
+        function: Callable[[Any], Any] | None = None,
+        /,
+        *,
+        start: bool = False,
+        name: str | None = None,
+        **task_options: Any,
+    ) -> Any:
+        """Declare a step.
+
+        Args:
+            function: gets the state and returns an outcome.
+            start: runs begin with this step; the only step of an agent needs not say so.
+            name: of the step; the function's own if not given.
+            **task_options: for the step's Celery task: ``queue``, ``rate_limit``, ``time_limit`` …
+
+        Returns:
+            The step, or the decorator that makes it.
+        """
+        if function is None:
+            return lambda f: self._add_step(f, name or f.__name__, start, task_options)
+        return self._add_step(function, name or function.__name__, start, task_options)
+
+    def enqueue(
+        self,
+        input: dict[str, Any] | None = None,  # noqa: A002 - the word of the public API
+        *,
+        run_id: str | None = None,
+        dedupe_key: str | None = None,
+        priority: int = 0,
+    ) -> RunHandle:
+        """Start a run.
+
+        Args:
+            input: the state that the first step gets.
+            run_id: the caller's own name for the run, of at most 200 characters; a retry with it is the same run.
+            dedupe_key: makes this return the run of the agent that has the key, finished or not, for as long as the
+                ledger keeps that run.
+            priority: higher ones are rung first.
+
+        Raises:
+            DedupeConflict: the dedupe key or run id belongs to a run with another input.
+            LedgerUnavailable: the database did not answer; enqueue again with the same run_id or dedupe_key.
+            SchemaMissing: the ledger was never migrated.
+        """
+        return enqueue(
+            self,
+            {} if input is None else input,
+            run_id=run_id or uuid.uuid4().hex,
+            dedupe_key=dedupe_key,
+            priority=priority,
+        )
+
+    def run(self, run_id: str) -> RunHandle:
+        """Return the handle of a run of this agent.
+
+        Raises:
+            RunNotFound: there is none.
+        """
+        runtime = self.runtime
+        row = runtime.boundary.read(runtime.engine, lambda connection: runtime.runs.find(connection, run_id))
+        if row is None or row["agent"] != self.name:
+            raise RunNotFound(f"agent {self.name!r} has no run {run_id!r} in this ledger.")
+        return RunHandle(runtime, run_id)
+
+    def run_inline(self, input: dict[str, Any] | None = None) -> Any:  # noqa: A002
+        """Run a whole run in this process, without broker or worker, on a ledger of its own; return its output.
+
+        Raises:
+            RunFailed: the run ended as failed.
+            RunUnfinished: it waits for a person or for a time.
+        """
+        return run_inline(self, {} if input is None else input)
+
+    def first_step(self) -> Step:
+        """Return the step that runs begin with.
+
+        Raises:
+            UnknownStep: the agent does not say.
+        """
+        if self.start is not None:
+            return self.start
+        if len(self.steps) == 1:
+            return next(iter(self.steps.values()))
+        raise UnknownStep(
+            f"agent {self.name!r} has {len(self.steps)} steps and none with start=True: "
+            "put @agent.step(start=True) above the one that runs begin with."
+        )
+
+    def _add_tool(self, tool: Tool[..., Any]) -> None:
+        if tool.name in self.tools:
+            raise UnguardedTool(f"agent {self.name!r} has two tools named {tool.name!r}: give one of them name=.")
+        self.tools[tool.name] = tool
+
+    def _add_step(self, function: Callable[[Any], Any], name: str, start: bool, task_options: dict[str, Any]) -> Step:
+        if name in self.steps:
+            raise UnknownStep(f"agent {self.name!r} has two steps named {name!r}: give one of them name=.")
+        if start and self.start is not None:
+            raise UnknownStep(
+                f"agent {self.name!r} starts with {self.start.name!r} and with {name!r}: keep one start=True."
+            )
+        step = Step(name, self.name, function)
+        self.steps[name] = step
+        if start:
+            self.start = step
+        register_step(self, step, task_options)
+        return step

@@ -1,0 +1,229 @@
+"""One try of a step: what it knows, what it asked for, and whether it may still act."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from agent_tasks.errors import ArgumentsNotStorable, LeaseLost, OutsideRun, StepSuspended, UnorderedCalls
+from agent_tasks.identity import keyed_operation_id, nested_operation_id, operation_id, renewed_operation_id
+from agent_tasks.ledger import Request, seconds_of
+from agent_tasks.states import Effect, OperationStatus
+from agent_tasks.suspensions import Lost, Suspension
+from checkpoint import codec
+from checkpoint.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import RowMapping
+
+    from agent_tasks.agent import Agent
+    from agent_tasks.operations import Operation
+    from agent_tasks.runtime import Runtime
+    from agent_tasks.slots import Slot
+    from agent_tasks.tools import Tool
+    from checkpoint import CheckpointState
+
+#: How long after its deadline a body may take to notice it, where ``settle=`` leaves as much.
+KILL_GRACE_SECONDS = 1.0
+
+_current: ContextVar[Attempt | None] = ContextVar("agent_tasks_current_run", default=None)
+
+
+class Attempt:
+    """One try of a step, under one lease.
+
+    Attributes:
+        run_id, seq: the run, and the number of the checkpoint that the step makes.
+        fence, token: of the lease; every write carries both (I2).
+        state: the checkpoint that the step starts from.
+        known: operations of this step or later that the ledger holds, as last seen.
+        asked: ids of the operations that this line asked for in this step.
+        doomed: why nothing more may be executed, or None.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        agent: Agent,
+        run: RowMapping,
+        state: CheckpointState,
+        known: list[Operation],
+        slot: Slot | None,
+    ) -> None:
+        self.runtime, self.agent, self.state, self.slot = runtime, agent, state, slot
+        self.run_id, self.line, self.line_start_seq = str(run["run_id"]), int(run["line"]), int(run["line_start_seq"])
+        self.seq = int(run["seq"]) + 1
+        self.step = str(run["next_step"])
+        self.number = int(run["attempts"])
+        self.fence, self.token, self.wakeups = int(run["fence"]), str(run["lease_token"]), int(run["wakeups"])
+        self.priority = int(run["priority"])
+        self.known = {operation.operation_id: operation for operation in known}
+        self.asked: set[str] = set()
+        self.doomed: Suspension | None = None
+        self.failure: dict[str, Any] | None = None  # what the step raised, as the run will say it
+        self.over = False
+        self.deadline = runtime.clock.local() + runtime.settings.step_timeout_seconds
+        self._thread = threading.get_ident()
+        self._ordinals: Counter[tuple[str, str]] = Counter()
+        self._outer: list[str] = []  # operations whose bodies are running, outermost first
+
+    @property
+    def messages(self) -> list[Any]:
+        """The messages of the run's state."""
+        return self.state.messages
+
+    def suspend(self, suspension: Suspension) -> NoReturn:
+        """Doom the attempt: nobody acts on a doubt (I15).
+
+        Raises:
+            LeaseLost: the lease is another's.
+            StepSuspended: anything else.
+        """
+        self.doomed = self.doomed or suspension
+        self.raise_if_doomed()
+        raise AssertionError("unreachable")
+
+    def raise_if_doomed(self) -> None:
+        """Raise again what ended the attempt."""
+        if self.doomed is not None:
+            kind = LeaseLost if isinstance(self.doomed, Lost) else StepSuspended
+            raise kind(f"run {self.run_id!r} step {self.step!r}: {self.doomed.reason}")
+
+    def check(self, tool: Tool[..., Any]) -> None:
+        """Refuse a call that this attempt may not make now.
+
+        Raises:
+            StepSuspended: the attempt is doomed or over.
+            UnorderedCalls: the call comes from another thread, where calls have no order and so no identity.
+        """
+        self.raise_if_doomed()
+        if self.over:
+            raise LeaseLost(f"run {self.run_id!r}: tool {tool.name!r} was called after step {self.step!r} had ended.")
+        if threading.get_ident() != self._thread and tool.key is None:
+            raise UnorderedCalls(
+                f"run {self.run_id!r}: tool {tool.name!r} was called from another thread than step {self.step!r}'s own, "
+                "where calls have no order. Give the tool a key=, or call it in the step itself."
+            )
+
+    def request(self, tool: Tool[..., Any], arguments: dict[str, Any]) -> Request:
+        """Give a call its identity and note that this line asks for it.
+
+        Raises:
+            ArgumentsNotStorable: an argument cannot be stored; nothing was sent.
+        """
+        identity = arguments if tool.identity is None else {name: arguments[name] for name in tool.identity}
+        try:
+            encoded, digest = codec.dumps(arguments), codec.digest(identity)
+        except CheckpointError as error:
+            raise ArgumentsNotStorable(
+                f"run {self.run_id!r}: the arguments of tool {tool.name!r} cannot be stored, so nothing was sent: {error}"
+            ) from error
+        outer = self._outer[-1] if self._outer else None
+        ordinal, key = -1, None
+        if tool.key is not None:
+            key = str(tool.key(**arguments))
+            identifier = keyed_operation_id(self.run_id, tool.name, key)
+        else:
+            ordinal = self._ordinals[outer or "", tool.name]
+            self._ordinals[outer or "", tool.name] += 1
+            identifier = (
+                operation_id(self.run_id, self.seq, tool.name, ordinal)
+                if outer is None
+                else nested_operation_id(outer, tool.name, ordinal)
+            )
+        self.asked.add(identifier)
+        timeout = seconds_of(tool.guard.timeout, self.runtime.settings.step_timeout_seconds)
+        return Request(identifier, tool, ordinal, key, arguments, encoded, digest, outer, timeout)
+
+    def renew(self, request: Request) -> Request:
+        """Return the call as the new operation that a person allowed for its arguments."""
+        renewed = replace(request, operation_id=renewed_operation_id(request.operation_id, request.digest))
+        self.asked.add(renewed.operation_id)
+        return renewed
+
+    @contextmanager
+    def deadline_of(self, operation: Operation) -> Iterator[None]:
+        """While the body of an operation runs, let the parent kill this process when the body overstays."""
+        if self.slot is None or operation.deadline is None:
+            yield
+            return
+        # The body stops itself at its deadline; the parent steps in before the horizon, when it did not.
+        guard = self.agent.tools[operation.tool].guard
+        grace = min(KILL_GRACE_SECONDS, guard.settle.total_seconds())
+        before = self.slot.deadline
+        self.slot.set_deadline(min(before, operation.deadline + grace))
+        try:
+            yield
+        finally:
+            self.slot.set_deadline(before)
+
+    def enter(self, operation_id: str) -> None:
+        """Note that the body of an operation is running; calls made in it are nested."""
+        self._outer.append(operation_id)
+
+    def leave(self) -> None:
+        """Note that the innermost body has ended."""
+        self._outer.pop()
+
+    def unasked(self) -> list[Operation]:
+        """Return the known operations with an effect that this line did not ask for, in their order (I13)."""
+        return [
+            operation
+            for operation in self.known.values()
+            if operation.effect is not Effect.READ
+            and operation.status not in (OperationStatus.FAILED, OperationStatus.DROPPED)
+            and operation.row["call_key"] is None
+            and operation.row["orphan_reply"] is None
+            and not self._was_asked(operation)
+        ]
+
+    def _was_asked(self, operation: Operation) -> bool:
+        # A call made inside a recorded body is asked for with the outer one.
+        seen: Operation | None = operation
+        while seen is not None:
+            if seen.operation_id in self.asked:
+                return True
+            parent = seen.row["parent_operation"]
+            if parent in self.asked:
+                return True
+            seen = self.known.get(parent) if parent else None
+        return False
+
+
+def attempt_of_this_context() -> Attempt | None:
+    """Return the attempt that this thread of control works for, or None outside a run."""
+    return _current.get()
+
+
+def set_current(attempt: Attempt | None) -> None:
+    """Bind this context to an attempt."""
+    _current.set(attempt)
+
+
+class CurrentRun:
+    """What a step may ask about the run it works for: ``current_run.run_id``, ``.seq``, ``.step``, ``.messages``.
+
+    Example:
+        >>> current_run.run_id
+        Traceback (most recent call last):
+        agent_tasks.errors.OutsideRun: current_run.run_id was read outside a step of a run.
+    """
+
+    _readable = frozenset({"run_id", "seq", "step", "line", "number", "messages"})
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._readable:
+            raise AttributeError(f"current_run has no {name!r}; it has {', '.join(sorted(self._readable))}.")
+        attempt = _current.get()
+        if attempt is None:
+            raise OutsideRun(f"current_run.{name} was read outside a step of a run.")
+        return getattr(attempt, name)
+
+
+current_run = CurrentRun()

@@ -1,0 +1,179 @@
+"""The one module through which every commit, publish, ack and effect of the engine passes.
+
+Whatever can be lost or doubled by a crash happens between two crossings of a boundary. So the crash explorer needs
+no list of dangerous places: it observes the crossings of one run and crashes at each of them. A test fails when
+another module of the engine begins a transaction, publishes, acks or runs a tool's body by itself.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from agent_tasks.errors import LedgerUnavailable, SchemaMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection, Engine
+
+T = TypeVar("T")
+
+#: How often a transaction that lost a race for locks is run again, as a whole.
+MAX_LOCK_RETRIES = 10
+
+#: PostgreSQL: serialization failure, deadlock, lock not available.
+_LOCK_SQLSTATES = frozenset({"40001", "40P01", "55P03"})
+
+
+class Point(NamedTuple):
+    """One crossing: ``commit`` ``claim`` ``before``."""
+
+    kind: str  # commit | publish | ack | effect
+    name: str
+    moment: str  # before | after
+
+    def __str__(self) -> str:
+        return f"{self.moment} {self.kind} {self.name}"
+
+
+class Boundary:
+    """Carries out commits, publishes, acks and effects, and shows each crossing to an observer.
+
+    Args:
+        observer: called at each crossing; what it raises happens there. Tests crash with it.
+
+    Example:
+        >>> seen = []
+        >>> Boundary(seen.append).effect("charge", lambda: 42)
+        42
+        >>> [str(point) for point in seen]
+        ['before effect charge', 'after effect charge']
+    """
+
+    #: What new boundaries of this process observe with, unless they are told otherwise.
+    default_observer: Callable[[Point], None] | None = None
+
+    def __init__(self, observer: Callable[[Point], None] | None = None) -> None:
+        self.observer = observer or type(self).default_observer
+
+    def _cross(self, kind: str, name: str, moment: str) -> None:
+        if self.observer is not None:
+            self.observer(Point(kind, name, moment))
+
+    def effect(self, name: str, body: Callable[[], T]) -> T:
+        """Run the body of a tool."""
+        return self._around("effect", name, body)
+
+    def publish(self, name: str, send: Callable[[], T]) -> T:
+        """Hand a message to the broker."""
+        return self._around("publish", name, send)
+
+    def ack(self, name: str, acknowledge: Callable[[], T]) -> T:
+        """Tell the broker that a message is done with."""
+        return self._around("ack", name, acknowledge)
+
+    def _around(self, kind: str, name: str, action: Callable[[], T]) -> T:
+        self._cross(kind, name, "before")
+        value = action()
+        self._cross(kind, name, "after")
+        return value
+
+    def read(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+        """Run a transaction that only reads."""
+        with _translated("read"), engine.connect().execution_options(agent_reads_only=True) as connection:
+            return work(connection)
+
+    def commit(self, name: str, engine: Engine, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in one writing transaction and commit it.
+
+        A transaction that loses a race for locks (serialization, deadlock, lock wait, busy) is run again as a whole,
+        so ``work`` has no effect but what it writes on the connection.
+
+        Args:
+            name: of the boundary, in the words of the design: ``claim``, ``intent``, ``outcome``, ``step`` …
+            engine: of the ledger.
+            work: gets the connection; may raise, which rolls back.
+
+        Returns:
+            What ``work`` returned.
+
+        Raises:
+            LedgerUnavailable: the connection broke; ``ambiguous`` says if the commit may have happened.
+            SchemaMissing: the tables are not there.
+        """
+        for tried in range(MAX_LOCK_RETRIES + 1):
+            try:
+                return self._commit_once(name, engine, work)
+            except DBAPIError as error:
+                if tried == MAX_LOCK_RETRIES or not lost_a_race(error):
+                    raise
+            time.sleep(random.uniform(0, 0.01 * 2 ** min(tried, 6)))  # noqa: S311 - spreads competitors, no secret
+        raise AssertionError("unreachable")
+
+    def _commit_once(self, name: str, engine: Engine, work: Callable[[Connection], T]) -> T:
+        translated = _translated(name)
+        with translated, engine.connect() as connection:
+            # BEGIN IMMEDIATE on SQLite and READ COMMITTED on PostgreSQL are the engine's (see agent_tasks.database).
+            transaction = connection.begin()
+            try:
+                value = work(connection)
+                self._cross("commit", name, "before")
+            except BaseException:
+                transaction.rollback()
+                raise
+            translated.ambiguous = True  # from here on nobody can tell without looking
+            transaction.commit()
+            self._cross("commit", name, "after")
+        return value
+
+
+class _translated:  # noqa: N801 - reads as a clause
+    """Turn the driver's words for a lost database or a missing table into this package's."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ambiguous = False
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, DBAPIError) and lost_a_race(error):
+            return
+        if isinstance(error, (ProgrammingError, OperationalError)) and _no_such_table(error):
+            raise SchemaMissing(
+                f"the ledger's tables are missing or older than this release ({_first_line(error)}). "
+                "Run `celery -A yourapp agent db upgrade` (or `agent-tasks db upgrade --url …`) once, then try again."
+            ) from error
+        if isinstance(error, (OperationalError, InterfaceError, PoolTimeout)) or (
+            isinstance(error, DBAPIError) and error.connection_invalidated
+        ):
+            raise LedgerUnavailable(
+                f"the ledger's database did not answer at {self.name!r}: {_first_line(error)}. "
+                "Nothing is lost: check agent_database_url and the server, then try again.",
+                ambiguous=self.ambiguous,
+            ) from error
+
+
+def lost_a_race(error: DBAPIError) -> bool:
+    """Tell whether a transaction failed only because others were at work, so that running it again may do."""
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    if sqlstate is not None:
+        return sqlstate in _LOCK_SQLSTATES
+    text = str(error.orig)
+    return "database is locked" in text or "database table is locked" in text
+
+
+def _no_such_table(error: DBAPIError) -> bool:
+    if getattr(error.orig, "sqlstate", None) in {"42P01", "42703"}:  # undefined table, undefined column
+        return True
+    return "no such table" in str(error.orig) or "no such column" in str(error.orig)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(getattr(error, "orig", None) or error).strip() or type(error).__name__).splitlines()[0]

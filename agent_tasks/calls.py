@@ -1,0 +1,247 @@
+"""A tool call: intent, effect, outcome, and whatever the ledger already knows (I3-I6, I13-I15)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agent_tasks.operations import Operation, describe_failure, failure_seen_by_step
+from agent_tasks.probing import ask_the_world
+from agent_tasks.recovery import Decision, Promise, decide
+from agent_tasks.states import Effect, OperationStatus, Question, Reply
+from agent_tasks.suspensions import Again, Ask, Asked, Wait
+from agent_tasks.tools import Guard
+from agent_tasks.transactional import execute_transactional
+from checkpoint import codec
+from checkpoint.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from agent_tasks.attempt import Attempt
+    from agent_tasks.ledger import Request
+    from agent_tasks.tools import Tool
+
+
+class _LookAgain(Exception):
+    """Another row stands there than was seen: decide anew."""
+
+
+def call(attempt: Attempt, tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:
+    """Carry out one call of a tool in a step; see ``Tool.__call__``."""
+    attempt.check(tool)
+    if not tool.guard.record:
+        request = attempt.request(tool, arguments)
+        return attempt.runtime.boundary.effect(tool.name, lambda: tool.run(request.unsent(attempt), arguments))
+    return _until_decided(attempt, attempt.request(tool, arguments))
+
+
+def settle_doubt(attempt: Attempt, operation: Operation) -> None:
+    """Settle an operation in doubt that this line did not ask for, or suspend until somebody can (I14)."""
+    tool = attempt.agent.tools.get(operation.tool)
+    promise = tool.promise if tool is not None else Promise(operation.effect)
+    guard = tool.guard if tool is not None else Guard(operation.effect)
+    decision = decide(operation.recorded(None, guard, 0), promise)
+    if decision is Decision.PROBE and tool is not None:
+        ask_the_world(attempt, tool, operation)
+    elif decision is Decision.WAIT:
+        _wait_for_horizon(attempt, operation)
+    else:
+        attempt.suspend(Ask(f"did {operation.tool} happen?", (unknown_question(operation),)))
+
+
+def settle_unasked(attempt: Attempt) -> None:
+    """Suspend if the ledger holds an effect of this step or later that this line does not ask for (I13, I14)."""
+    attempt.raise_if_doomed()
+    while True:
+        doubtful = next(
+            (o for o in attempt.unasked() if o.status in (OperationStatus.EXECUTING, OperationStatus.UNKNOWN)), None
+        )
+        if doubtful is None:
+            break
+        settle_doubt(attempt, doubtful)
+    orphans = tuple(orphan_question(o) for o in attempt.unasked() if o.status is OperationStatus.SUCCEEDED)
+    if orphans:
+        attempt.suspend(Ask("effects that this line does not ask for", orphans))
+
+
+def unknown_question(operation: Operation) -> Asked:
+    """Ask a person whether an operation happened."""
+    return Asked(
+        Question.UNKNOWN,
+        operation.operation_id,
+        operation.operation_id,
+        operation.attempts,
+        detail={"tool": operation.tool, "args": operation.args},
+    )
+
+
+def orphan_question(operation: Operation) -> Asked:
+    """Ask a person what to do about an effect that nobody asks for."""
+    return Asked(
+        Question.ORPHAN,
+        operation.operation_id,
+        operation.operation_id,
+        operation.attempts,
+        detail={"tool": operation.tool, "args": operation.args},
+    )
+
+
+def _until_decided(attempt: Attempt, request: Request) -> Any:
+    while True:
+        try:
+            return _act(attempt, request, attempt.known.get(request.operation_id))
+        except _LookAgain:
+            attempt.runtime.recorder.find(attempt, request.operation_id)
+
+
+def _act(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
+    tool = request.tool
+    recorded = None if seen is None else seen.recorded(request.digest, tool.guard, int(request.timeout_seconds * 1e6))
+    decision = decide(recorded, tool.promise)
+    if seen is None or decision is Decision.EXECUTE:
+        return _execute(attempt, request, seen)
+    if decision is Decision.RETURN:
+        return seen.result
+    if decision is Decision.RAISE:
+        raise failure_seen_by_step(seen.error or {}, tool)
+    if decision is Decision.WAIT:
+        _wait_for_horizon(attempt, seen)
+    if decision is Decision.PROBE:
+        ask_the_world(attempt, tool, seen)
+        raise _LookAgain
+    if decision is Decision.CONFLICT:
+        return _other_arguments(attempt, request, seen)
+    if decision is Decision.ASK_RESULT:
+        return attempt.suspend(Ask(f"what was the result of {tool.name}?", (result_question(seen),)))
+    return attempt.suspend(Ask(f"did {tool.name} happen?", (unknown_question(seen),)))
+
+
+def result_question(operation: Operation) -> Asked:
+    """Ask a person for a result that could not be stored."""
+    return Asked(
+        Question.RESULT,
+        operation.operation_id,
+        operation.operation_id,
+        operation.attempts,
+        detail={"tool": operation.tool, "args": operation.args, "error": operation.error},
+    )
+
+
+def _wait_for_horizon(attempt: Attempt, operation: Operation) -> NoReturn:
+    until = max(operation.row["horizon_at"] or 0, operation.row["ask_at"] or 0)
+    attempt.suspend(Wait(f"until nobody can be in the middle of {operation.tool} any more", until=until))
+
+
+def _other_arguments(attempt: Attempt, request: Request, seen: Operation) -> Any:
+    """The same call with other arguments: a person has decided, or must (I4)."""
+    reply = attempt.runtime.recorder.conflict_reply(attempt, request.operation_id, request.digest)
+    if reply is Reply.RECORDED:
+        same = Operation({**seen.row, "args_digest": request.digest}, seen.clock, seen.read_at)
+        return _act(attempt, request, same)
+    if reply is Reply.NEW:
+        return _until_decided(attempt, attempt.renew(request))
+    detail = {"tool": request.tool.name, "recorded": seen.args, "asked": request.arguments}
+    question = Asked(Question.CONFLICT, seen.operation_id, seen.operation_id, seen.attempts, request.digest, detail)
+    return attempt.suspend(Ask(f"{request.tool.name} was asked for again with other arguments", (question,)))
+
+
+def _execute(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
+    is_new = seen is None or seen.status in (OperationStatus.PENDING, OperationStatus.DROPPED)
+    effect = request.tool.guard.effect
+    if is_new and effect is not Effect.READ and request.call_key is None:
+        settle_unasked(attempt)
+    if effect is Effect.READ:
+        return _read(attempt, request, seen)
+    if effect is Effect.TRANSACTIONAL:
+        done = execute_transactional(attempt, request, seen)
+        if done is None:
+            raise _LookAgain
+        return done.value
+    return _with_intent(attempt, request, seen)
+
+
+def _read(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
+    """No intent: a read whose record is lost is bought again."""
+    runtime, tool = attempt.runtime, request.tool
+    try:
+        value = runtime.boundary.effect(tool.name, lambda: tool.run(request.unsent(attempt), request.arguments))
+        result = codec.dumps(value)
+    except Exception as error:
+        failure = describe_failure(error, tool)
+        _record(attempt, request, seen, status=OperationStatus.FAILED, error=codec.dumps(failure), result=None)
+        raise failure_seen_by_step(failure, tool, error) from error
+    _record(attempt, request, seen, status=OperationStatus.SUCCEEDED, result=result, error=None)
+    return value
+
+
+def _record(attempt: Attempt, request: Request, seen: Operation | None, **outcome: Any) -> None:
+    if not attempt.runtime.recorder.record(attempt, request, seen, **outcome):
+        raise _LookAgain
+
+
+def _with_intent(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
+    """Intent commit, effect, outcome commit."""
+    runtime, recorder, tool = attempt.runtime, attempt.runtime.recorder, request.tool
+    operation = recorder.begin(attempt, request, seen)
+    if operation is None:
+        raise _LookAgain
+    if operation.remaining() <= 0:  # past its own deadline before it began: nothing was sent, and nothing will be
+        recorder.never_sent(attempt, operation)
+        attempt.suspend(Again(f"the deadline of {tool.name} passed before its body began"))
+    attempt.enter(operation.operation_id)
+    try:
+        with attempt.deadline_of(operation):
+            value = runtime.boundary.effect(tool.name, lambda: tool.run(operation, request.arguments))
+    except Exception as error:  # noqa: BLE001 - every kind of failure is settled or doubted here
+        return _failed(attempt, request, operation, error)
+    except BaseException as error:
+        if attempt.doomed is None:
+            _doubt(attempt, request, operation, error)
+        raise
+    finally:
+        attempt.leave()
+    _succeeded(attempt, request, operation, value)
+    return value
+
+
+def _succeeded(attempt: Attempt, request: Request, operation: Operation, value: Any) -> None:
+    recorder = attempt.runtime.recorder
+    try:
+        result = codec.dumps(value)
+    except CheckpointError as error:
+        # It happened. Running the body again would make it happen again, so a person says what the result was.
+        failure = describe_failure(error, request.tool)
+        recorder.outcome(attempt, operation, OperationStatus.SUCCEEDED, result_missing=1, error=codec.dumps(failure))
+        attempt.suspend(
+            Ask(
+                f"the result of {request.tool.name} could not be stored: {error}",
+                (result_question(attempt.known[operation.operation_id]),),
+            )
+        )
+    recorder.outcome(attempt, operation, OperationStatus.SUCCEEDED, result=result, unsettled=0)
+
+
+def _failed(attempt: Attempt, request: Request, operation: Operation, error: Exception) -> NoReturn:
+    guard = request.tool.guard
+    refused = isinstance(error, guard.refused) and operation.unsettled == 0
+    if refused or guard.effect is Effect.REPEATABLE:
+        failure = describe_failure(error, request.tool)
+        attempt.runtime.recorder.outcome(attempt, operation, OperationStatus.FAILED, error=codec.dumps(failure))
+        raise failure_seen_by_step(failure, request.tool, error) from error
+    _doubt(attempt, request, operation, error)
+
+
+def _doubt(attempt: Attempt, request: Request, operation: Operation, error: BaseException) -> NoReturn:
+    """An ambiguous end: nobody here can tell, and the step's code never sees it (I6, I15)."""
+    runtime = attempt.runtime
+    text = f"{type(error).__name__}: {error}"
+    runtime.recorder.outcome(attempt, operation, OperationStatus.UNKNOWN, said=text)
+    if request.tool.guard.effect is Effect.KEYED:
+        pause = runtime.settings.backoff_seconds(operation.attempts)
+        attempt.suspend(Wait(f"before {request.tool.name} is sent again with the same key ({text})", seconds=pause))
+    attempt.suspend(
+        Wait(
+            f"until nobody can be in the middle of {request.tool.name} any more ({text})",
+            until=operation.row["horizon_at"],
+        )
+    )

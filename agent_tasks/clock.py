@@ -1,0 +1,82 @@
+"""The one clock (I10): the database's wall clock for everything shared, a boot clock for local deadlines."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BigInteger, bindparam
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from sqlalchemy import ColumnElement
+
+MICROSECONDS = 1_000_000
+
+#: Child processes of a test inherit a moved clock through this variable (seconds).
+OFFSET_VARIABLE = "AGENT_CLOCK_OFFSET_SECONDS"
+
+# CLOCK_MONOTONIC stands still while a host sleeps, and a deadline must not.
+_LOCAL_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+
+
+class _WallClock(FunctionElement[int]):
+    """The database's wall clock in microseconds; not the start of the transaction."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(_WallClock, "postgresql")
+def _postgresql(_element: _WallClock, _compiler: Any, **_kw: Any) -> str:
+    return "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+
+
+@compiles(_WallClock, "sqlite")
+def _sqlite(_element: _WallClock, _compiler: Any, **_kw: Any) -> str:
+    # 'now' has milliseconds, datetime('now') whole seconds, and unixepoch('subsec') needs SQLite 3.42.
+    return "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000"
+
+
+class Clock:
+    """Tells the time in SQL and locally; tests move it with :meth:`advance`.
+
+    Example:
+        >>> clock = Clock()
+        >>> before = clock.local()
+        >>> clock.advance(3600)
+        >>> clock.local() - before >= 3600
+        True
+    """
+
+    def __init__(self, offset_seconds: float | None = None) -> None:
+        if offset_seconds is None:
+            offset_seconds = float(os.environ.get(OFFSET_VARIABLE, "0"))
+        self._offset_seconds = offset_seconds
+
+    def now(self) -> ColumnElement[int]:
+        """Return the SQL expression of the present, in microseconds since 1970."""
+        return _WallClock() + bindparam(None, int(self._offset_seconds * MICROSECONDS), BigInteger)
+
+    def in_(self, seconds: float) -> ColumnElement[int]:
+        """Return the SQL expression of the moment ``seconds`` from now."""
+        offset = self._offset_seconds + seconds
+        return _WallClock() + bindparam(None, int(offset * MICROSECONDS), BigInteger)
+
+    def local(self) -> float:
+        """Return seconds on a clock that runs on while the host sleeps; for deadlines within one host only."""
+        seconds = time.monotonic() if _LOCAL_CLOCK is None else time.clock_gettime(_LOCAL_CLOCK)
+        return seconds + self._offset_seconds
+
+    def advance(self, seconds: float) -> None:
+        """Move this clock, for tests."""
+        self._offset_seconds += seconds
+
+
+def microseconds(duration: timedelta | None) -> int:
+    """Return a duration as whole microseconds; none is 0."""
+    return 0 if duration is None else int(duration.total_seconds() * MICROSECONDS)

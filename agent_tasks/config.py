@@ -1,0 +1,110 @@
+"""Settings, read from the Celery app when they are first used, never at import (design 8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.engine import make_url
+
+from agent_tasks.errors import ConfigurationError, SingleHostOnly, did_you_mean
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: kombu transports that other hosts can reach.
+_LOCAL_TRANSPORTS = frozenset({"memory", "filesystem", "sqla", "sqlalchemy"})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of this package; each is the Celery setting ``agent_<name>``.
+
+    Attributes:
+        database_url: SQLAlchemy URL of the ledger.
+        table_prefix: what the ledger's table names start with.
+        lease_seconds: how long a run stays with a worker that is not heard of.
+        sweep_seconds: pause between two looks of the sweeper.
+        ring_again_seconds: how long a queued run waits for its doorbell to be heard before it is rung again.
+        queue_depth: the sweeper rings nothing while a queue holds this many messages.
+        max_crashes: a step that lost its worker this often is parked for a person.
+        step_timeout_seconds: no lease is renewed past this age of an attempt; a child that goes on is killed.
+        retry_backoff_seconds: first pause before a doubtful keyed request is sent again; doubles each time.
+        retry_backoff_max_seconds: longest such pause.
+        publish_max_retries: how often a doorbell's publish is tried again before it is left to the sweeper.
+        single_host: allow an SQLite ledger with a network broker.
+    """
+
+    database_url: str
+    table_prefix: str = "agent_"
+    lease_seconds: float = 15.0
+    sweep_seconds: float = 1.0
+    ring_again_seconds: float = 5.0
+    queue_depth: int = 100
+    max_crashes: int = 3
+    step_timeout_seconds: float = 1800.0
+    retry_backoff_seconds: float = 1.0
+    retry_backoff_max_seconds: float = 600.0
+    publish_max_retries: int = 3
+    single_host: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.database_url or not isinstance(self.database_url, str):
+            raise ConfigurationError(
+                "agent_database_url is not set: the ledger needs a database. For one host "
+                "agent_database_url='sqlite:///agent.db' will do; for a fleet use 'postgresql+psycopg://…'."
+            )
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type in ("float", "int") and (
+                isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0
+            ):
+                raise ConfigurationError(f"agent_{field.name} must be a number above 0, got {value!r}.")
+
+    def backoff_seconds(self, tries: int) -> float:
+        """Return the pause before the next try, in seconds; ``tries`` were made."""
+        return min(self.retry_backoff_seconds * 2.0 ** max(0, tries - 1), self.retry_backoff_max_seconds)
+
+    @classmethod
+    def of(cls, app: Celery) -> Settings:
+        """Read the settings of an app.
+
+        Raises:
+            ConfigurationError: a value is of no use, or a name is nearly that of a setting.
+            SingleHostOnly: other hosts reach the broker and not the ledger.
+        """
+        known = {f"agent_{field.name}" for field in fields(cls)}
+        for name in _given(app):
+            near = did_you_mean(name, known)
+            if name.startswith("agent_") and name not in known and near:
+                raise ConfigurationError(f"{name} is not a setting.{near}")
+        values = {
+            field.name: app.conf.get(f"agent_{field.name}", field.default)
+            for field in fields(cls)
+            if app.conf.get(f"agent_{field.name}") is not None
+        }
+        values.setdefault("database_url", "")
+        settings = cls(**values)
+        settings.check_broker(app.conf.broker_url or app.conf.broker_write_url)
+        return settings
+
+    def check_broker(self, broker_url: str | None) -> None:
+        """Refuse a broker that hosts share with a ledger that they cannot.
+
+        Raises:
+            SingleHostOnly: so it is, and ``agent_single_host`` is not set.
+        """
+        transport = (broker_url or "amqp").split("://", 1)[0].split("+", 1)[0]
+        is_sqlite = make_url(self.database_url).get_backend_name() == "sqlite"
+        if is_sqlite and transport not in _LOCAL_TRANSPORTS and not self.single_host:
+            raise SingleHostOnly(
+                f"the broker ({transport}) can be reached by other hosts and the ledger (SQLite) cannot. Set "
+                "agent_database_url to a PostgreSQL database, or agent_single_host=True if all workers and callers "
+                "stay on this host for good."
+            )
+
+
+def _given(app: Celery) -> list[str]:
+    """Names of the settings that the user gave; Celery keeps defaults in another map."""
+    conf: Any = app.conf
+    return [str(name) for changes in conf.maps[:-1] for name in changes]

@@ -1,0 +1,339 @@
+"""A doorbell, from claim to commit: the main path of the engine (design 5, I2, I7, I14)."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from agent_tasks.attempt import Attempt, set_current
+from agent_tasks.calls import orphan_question, settle_unasked
+from agent_tasks.errors import BadOutcome, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
+from agent_tasks.outcomes import Done, Fail, Next, Outcome
+from agent_tasks.states import Question, RunStatus
+from agent_tasks.steps import Step, StepState
+from agent_tasks.suspensions import Ask, Asked, Lost
+from checkpoint.errors import CheckpointError, UnstorableValue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection, RowMapping
+
+    from agent_tasks.agent import Agent
+    from agent_tasks.operations import Operation
+    from agent_tasks.runtime import Runtime
+    from agent_tasks.slots import Slot
+    from checkpoint import CheckpointState
+
+logger = logging.getLogger(__name__)
+
+#: Sends of a claim without an answer before the doorbell is left to the sweeper, and the pause between them in seconds.
+_CLAIM_TRIES, _CLAIM_PAUSE_SECONDS = 5, 0.2
+
+
+@dataclass(frozen=True)
+class Crashed:
+    """The step ended in a way that takes a worker with it (MemoryError, SystemExit)."""
+
+    error: BaseException
+
+
+class Coordinator:
+    """Works on the runs of one process.
+
+    Args:
+        runtime: of this process.
+        agents: by name.
+    """
+
+    def __init__(self, runtime: Runtime, agents: Mapping[str, Agent]) -> None:
+        self.runtime, self.agents = runtime, agents
+
+    def handle(self, agent: Agent, step: str, run_id: str, seq: int) -> bool:
+        """Answer a doorbell: claim, run the step's body, settle, commit, ring.
+
+        Returns:
+            False if there was nothing to do: the step is done, or somebody works on it.
+        """
+        slot: Slot | None = None
+        token = self.runtime.new_token()
+        deadline = self.runtime.clock.local() + self.runtime.settings.step_timeout_seconds
+        slot = self.runtime.slots.take(run_id, token, deadline=deadline)
+        try:
+            attempt = self._claim(agent, step, run_id, seq, token, slot)
+            if attempt is None:
+                self._ring_if_stale(run_id)
+                return False
+            outcome = self._run_body(attempt)
+            self._settle(attempt, outcome)
+        finally:
+            slot.free()
+        return True
+
+    # -- claim -------------------------------------------------------------------------------------------------------
+
+    def _claim(self, agent: Agent, step: str, run_id: str, seq: int, token: str, slot: Slot) -> Attempt | None:
+        runtime = self.runtime
+
+        def work(connection: Connection) -> tuple[RowMapping, CheckpointState | None] | None:
+            row = runtime.runs.claim(connection, run_id, seq, step, runtime.owner, token)
+            if row is None:
+                return None
+            return row, runtime.store.load_latest(run_id, connection=connection)
+
+        claimed = self._send_claim(work)
+        if claimed is None:
+            return None
+        row, state = claimed
+        slot.claimed(int(row["fence"]))
+        first = row["attempts"] == 1 and row["line"] == 0
+        # A second statement, since the first may have waited for the run's row and would miss what was written meanwhile.
+        known = (
+            []
+            if first
+            else runtime.boundary.read(
+                runtime.engine, lambda connection: runtime.ledger.of_run(connection, run_id, from_seq=seq)
+            )
+        )
+        if state is None or (state.line, state.seq) != (row["line"], row["seq"]):
+            self._park_for_checkpoint(agent, row, slot)
+            return None
+        return Attempt(runtime, agent, row, state, known, slot)
+
+    def _send_claim(self, work: Any) -> Any:
+        for tried in range(_CLAIM_TRIES):
+            try:
+                return self.runtime.boundary.commit("claim", self.runtime.engine, work)
+            except LedgerUnavailable:
+                if tried == _CLAIM_TRIES - 1:
+                    raise
+            time.sleep(_CLAIM_PAUSE_SECONDS)
+        return None
+
+    def _park_for_checkpoint(self, agent: Agent, row: RowMapping, slot: Slot) -> None:
+        from checkpoint import CheckpointState
+
+        nothing = CheckpointState(run_id=row["run_id"], seq=row["seq"], line=row["line"])
+        attempt = Attempt(self.runtime, agent, row, nothing, [], slot)
+        asked = Asked(
+            Question.CHECKPOINT,
+            attempt.run_id,
+            attempts=int(row["seq"]),
+            detail={"line": row["line"], "seq": row["seq"]},
+        )
+        attempt.doomed = Ask(f"checkpoint {row['seq']} of line {row['line']} does not verify", (asked,))
+        self._suspend(attempt)
+
+    def _ring_if_stale(self, run_id: str) -> None:
+        """A doorbell that is not the run's next rings only after moving a passed due_at, so that copies do not multiply."""
+        runtime = self.runtime
+        row = runtime.boundary.read(runtime.engine, lambda connection: runtime.runs.find(connection, run_id))
+        if row is None or row["status"] != RunStatus.QUEUED or row["due_at"] > row["now"]:
+            return
+        moved = runtime.boundary.commit(
+            "ring",
+            runtime.engine,
+            lambda connection: runtime.runs.rung(
+                connection, run_id, row["due_at"], runtime.settings.ring_again_seconds
+            ),
+        )
+        if moved:
+            runtime.ring(run_id)
+
+    # -- body --------------------------------------------------------------------------------------------------------
+
+    def _run_body(self, attempt: Attempt) -> Outcome | Crashed:
+        step = attempt.agent.steps[attempt.step]
+        view = StepState(attempt.state)
+        set_current(attempt)
+        try:
+            outcome = self._outcome_of(attempt, step, step.function(view))
+            settle_unasked(attempt)
+        except StepSuspended as suspended:
+            attempt.doomed = attempt.doomed or Lost(str(suspended))
+            return Fail(str(suspended))
+        except (MemoryError, SystemExit) as error:
+            return Crashed(error)
+        except Exception as error:  # noqa: BLE001 - the step failed
+            return self._failed(attempt, error)
+        finally:
+            set_current(None)
+            attempt.over = True
+        return outcome
+
+    def _outcome_of(self, attempt: Attempt, step: Step, returned: Any) -> Outcome:
+        attempt.raise_if_doomed()
+        if isinstance(returned, (Done, Fail)):
+            return returned
+        name = returned.name if isinstance(returned, Step) else getattr(returned, "__name__", None)
+        if isinstance(returned, Step) or callable(returned):
+            if name not in attempt.agent.steps or (
+                isinstance(returned, Step) and returned.agent_name != attempt.agent.name
+            ):
+                raise UnknownStep(
+                    f"run {attempt.run_id!r}: step {step.name!r} returned {name!r}, which is no step of agent "
+                    f"{attempt.agent.name!r}.{did_you_mean(str(name), attempt.agent.steps)}"
+                )
+            return Next(str(name))
+        raise BadOutcome(
+            f"run {attempt.run_id!r}: step {step.name!r} must return done(…), fail(…) or a step, got {returned!r}."
+        )
+
+    def _failed(self, attempt: Attempt, error: Exception) -> Outcome:
+        text = "".join(traceback.format_exception(error))
+        logger.warning(
+            "run %s: step %s failed\n%s",
+            attempt.run_id,
+            attempt.step,
+            text,
+            extra={"action": "step_failed", "run_id": attempt.run_id, "seq": attempt.seq},
+        )
+        attempt.failure = {
+            "type": f"{type(error).__module__}.{type(error).__qualname__}",
+            "text": str(error),
+            "traceback": text,
+        }
+        with suppress(StepSuspended):  # a doubt or an orphan comes first; the step fails again after it is settled
+            settle_unasked(attempt)
+        return Fail(str(error))
+
+    # -- settle ------------------------------------------------------------------------------------------------------
+
+    def _settle(self, attempt: Attempt, outcome: Outcome | Crashed) -> None:
+        # Never trust what was raised or returned: a step may have swallowed its suspension.
+        if attempt.doomed is not None:
+            self._suspend(attempt)
+        elif isinstance(outcome, Crashed):
+            self._crashed(attempt, outcome)
+        else:
+            self._commit(attempt, outcome)
+
+    def _commit(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Checkpoint, position and the release of the lease in one transaction; the doorbell after it (I7)."""
+        runtime = self.runtime
+        state = self._next_state(attempt)
+
+        def work(connection: Connection) -> bool | tuple[Operation, ...]:
+            row = runtime.runs.owned(connection, attempt)
+            if row is None:
+                return self._committed_before(connection, attempt)
+            ends = not isinstance(outcome, Next)
+            if ends and attempt.line:
+                left = runtime.ledger.left_behind(connection, attempt)
+                if left:
+                    return tuple(left)
+            runtime.ledger.adopt(connection, attempt)
+            self._move(connection, attempt, outcome)
+            if not isinstance(outcome, Fail):
+                runtime.store.save(state, connection=connection)
+            return True
+
+        try:
+            committed = runtime.recorder.write(attempt, "step", work)
+        except StepSuspended:
+            return  # the lease expires, or a later attempt finds what was recorded
+        except UnstorableValue as error:  # the step's state or output: nothing was written
+            attempt.failure = {"type": type(error).__name__, "text": str(error), "traceback": ""}
+            self._commit(attempt, Fail(str(error)))
+            return
+        if isinstance(committed, tuple):
+            attempt.doomed = Ask(
+                "effects that this line does not ask for", tuple(orphan_question(o) for o in committed)
+            )
+            self._suspend(attempt)
+        elif not committed:
+            logger.info(
+                "run %s: the lease of fence %s was lost before its commit",
+                attempt.run_id,
+                attempt.fence,
+                extra={"action": "lease_lost", "run_id": attempt.run_id, "fence": attempt.fence},
+            )
+        elif isinstance(outcome, Next):
+            runtime.ring(attempt.run_id)
+
+    def _next_state(self, attempt: Attempt) -> CheckpointState:
+        state = attempt.state
+        return replace(
+            state,
+            seq=attempt.seq,
+            line=attempt.line,
+            step=attempt.step,
+            created_at=None,
+            metadata={**state.metadata, "committed_by": attempt.token},
+        )
+
+    def _committed_before(self, connection: Connection, attempt: Attempt) -> bool:
+        """A commit whose answer was lost is found by the token that its checkpoint carries."""
+        try:
+            state = self.runtime.store.load(attempt.run_id, attempt.seq, connection=connection)
+        except CheckpointError:
+            return False
+        return state.metadata.get("committed_by") == attempt.token
+
+    def _move(self, connection: Connection, attempt: Attempt, outcome: Outcome) -> None:
+        runs, bell = self.runtime.runs, self.runtime.bell
+        if isinstance(outcome, Next):
+            queue = bell.queue_for(f"{attempt.agent.name}.{outcome.step}")
+            runs.advance(connection, attempt, step=outcome.step, queue=queue)
+        elif isinstance(outcome, Done):
+            runs.finish(connection, attempt, RunStatus.SUCCEEDED, output=outcome.output, advance=True)
+        else:
+            error = attempt.failure or {"type": "fail", "text": outcome.reason, "traceback": ""}
+            runs.finish(connection, attempt, RunStatus.FAILED, error=error, advance=False)
+
+    def _suspend(self, attempt: Attempt) -> None:
+        suspension = attempt.doomed
+        assert suspension is not None  # noqa: S101 - both callers looked
+        if isinstance(suspension, Lost):
+            logger.info(
+                "run %s: %s",
+                attempt.run_id,
+                suspension.reason,
+                extra={"action": "lease_lost", "run_id": attempt.run_id, "fence": attempt.fence},
+            )
+            return
+        runtime = self.runtime
+
+        def work(connection: Connection) -> RunStatus | None:
+            status = runtime.runs.suspend(connection, attempt, suspension)
+            if status is RunStatus.NEEDS_ATTENTION and isinstance(suspension, Ask):
+                for asked in suspension.questions:
+                    runtime.ledger.doubt(connection, asked)
+                    runtime.inbox.open(connection, attempt.run_id, asked)
+            return status
+
+        try:
+            status = runtime.recorder.write(attempt, "suspend", work)
+        except StepSuspended:
+            return
+        logger.info(
+            "run %s: %s: %s",
+            attempt.run_id,
+            status or "lease lost",
+            suspension.reason,
+            extra={"action": "step_suspended", "run_id": attempt.run_id, "seq": attempt.seq},
+        )
+        if status is RunStatus.QUEUED:
+            runtime.ring(attempt.run_id)
+
+    def _crashed(self, attempt: Attempt, crashed: Crashed) -> None:
+        """The step would have taken its worker with it; its lease ends as if it had."""
+        from agent_tasks.sweeper import end_lease
+
+        logger.error(
+            "run %s: step %s raised %s",
+            attempt.run_id,
+            attempt.step,
+            type(crashed.error).__name__,
+            extra={"action": "step_crashed", "run_id": attempt.run_id, "seq": attempt.seq},
+        )
+        try:
+            end_lease(self.runtime, attempt.run_id, attempt.token)
+        except (LedgerUnavailable, SQLAlchemyError) as error:
+            logger.warning("run %s: its lease could not be given back (%s); it expires", attempt.run_id, error)

@@ -1,0 +1,133 @@
+"""Doorbells: the broker's messages, which hold (run_id, seq) and nothing else that matters (I1)."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from celery.utils import uuid
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from agent_tasks.boundary import Boundary
+    from agent_tasks.config import Settings
+
+logger = logging.getLogger(__name__)
+
+#: Message header that tells a doorbell from somebody's own ``send_task``.
+RING_HEADER = "agent_ring"
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A doorbell: which step of which run is claimable."""
+
+    run_id: str
+    seq: int
+    agent: str
+    step: str
+    queue: str
+    priority: int = 0
+
+    @property
+    def task(self) -> str:
+        """Name of the step's Celery task."""
+        return f"{self.agent}.{self.step}"
+
+
+class Bell(Protocol):
+    """Whatever carries doorbells."""
+
+    def ring(self, ring: Ring) -> None:
+        """Publish a doorbell; a failure is logged and left to the sweeper."""
+        ...
+
+    def depth(self, queue: str) -> int | None:
+        """Return how many messages a queue holds, or None where the transport cannot count."""
+        ...
+
+    def queue_for(self, task: str) -> str:
+        """Return the queue that a task is routed to."""
+        ...
+
+
+class CeleryBell:
+    """Rings through Celery, with kombu's pool of producers and a bounded number of publish retries."""
+
+    def __init__(self, app: Celery, boundary: Boundary, settings: Settings) -> None:
+        self.app, self.boundary, self.settings = app, boundary, settings
+
+    def ring(self, ring: Ring) -> None:
+        """See :class:`Bell`."""
+        try:
+            self.boundary.publish("doorbell", lambda: self._publish(ring))
+        except Exception as error:  # noqa: BLE001 - whatever the transport raises: due_at stands, the sweeper rings
+            logger.warning(
+                "doorbell of run %s step %s was not published (%s: %s); the sweeper rings it again",
+                ring.run_id,
+                ring.step,
+                type(error).__name__,
+                error,
+                extra={"action": "doorbell_lost", "run_id": ring.run_id, "seq": ring.seq},
+            )
+
+    def _publish(self, ring: Ring) -> None:
+        retry = {
+            "max_retries": self.settings.publish_max_retries,
+            "interval_start": 0.1,
+            "interval_step": 0.2,
+            "interval_max": 1.0,
+        }
+        with self.app.producer_pool.acquire(block=True, timeout=10) as producer:
+            self.app.send_task(
+                ring.task,
+                args=(ring.run_id, ring.seq),
+                task_id=uuid(),
+                producer=producer,
+                queue=ring.queue,
+                ignore_result=True,
+                headers={RING_HEADER: 1},
+                retry=True,
+                retry_policy=retry,
+                **({"priority": ring.priority} if ring.priority else {}),
+            )
+
+    def depth(self, queue: str) -> int | None:
+        """See :class:`Bell`."""
+        try:
+            with self.app.connection_for_write() as connection:
+                connection.ensure_connection(max_retries=1, timeout=5)
+                declared = self.app.amqp.queues[queue](connection.default_channel).queue_declare(passive=True)
+                return int(declared.message_count)
+        except Exception as error:  # noqa: BLE001 - a transport that cannot count, or a queue that is not there yet
+            logger.debug("queue %s cannot be counted: %s", queue, error)
+            return None
+
+    def queue_for(self, task: str) -> str:
+        """See :class:`Bell`."""
+        route = self.app.amqp.router.route({}, task)
+        queue = route.get("queue")
+        return str(getattr(queue, "name", queue) or self.app.conf.task_default_queue)
+
+
+class InlineBell:
+    """Keeps doorbells in memory, for runs in process and for the crash explorer."""
+
+    def __init__(self, boundary: Boundary) -> None:
+        self.boundary = boundary
+        self.rings: deque[Ring] = deque()
+
+    def ring(self, ring: Ring) -> None:
+        """See :class:`Bell`."""
+        self.boundary.publish("doorbell", lambda: self.rings.append(ring))
+
+    def depth(self, queue: str) -> int:
+        """See :class:`Bell`."""
+        return sum(ring.queue == queue for ring in self.rings)
+
+    def queue_for(self, task: str) -> str:
+        """See :class:`Bell`."""
+        return "inline"

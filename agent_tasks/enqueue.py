@@ -1,0 +1,95 @@
+"""Starting a run: its row and its input in one commit; the doorbell after it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from agent_tasks.errors import AgentTasksError, ArgumentsNotStorable, DedupeConflict, LedgerUnavailable
+from agent_tasks.handle import RunHandle
+from agent_tasks.schema import MAX_ID_LENGTH
+from checkpoint import CheckpointState, codec
+from checkpoint.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, RowMapping
+
+    from agent_tasks.agent import Agent
+
+#: Sends of an enqueue whose answer was lost, and the pause between them in seconds.
+_TRIES, _PAUSE_SECONDS = 3, 0.2
+
+
+def enqueue(agent: Agent, state: dict[str, Any], *, run_id: str, dedupe_key: str | None, priority: int) -> RunHandle:
+    """See ``Agent.enqueue``."""
+    _check_text("run_id", run_id)
+    if dedupe_key is not None:
+        _check_text("dedupe_key", dedupe_key)
+    if type(priority) is not int:
+        raise AgentTasksError(f"priority must be an integer, got {priority!r}.")
+    if not isinstance(state, dict):
+        raise AgentTasksError(
+            f"the input of a run must be a dict, the state that its first step gets, got {type(state).__name__}."
+        )
+    step = agent.first_step()
+    try:
+        checkpoint, digest = CheckpointState(run_id=run_id, seq=0, agent_state=dict(state)), codec.digest(state)
+        codec.dumps(state)
+    except CheckpointError as error:
+        raise ArgumentsNotStorable(
+            f"the input of agent {agent.name!r} cannot be stored, so no run was made: {error}"
+        ) from error
+    runtime = agent.runtime
+    queue = runtime.bell.queue_for(f"{agent.name}.{step.name}")
+
+    def work(connection: Connection) -> RowMapping:
+        made = runtime.runs.insert(
+            connection,
+            run_id=run_id,
+            agent=agent.name,
+            dedupe_key=dedupe_key,
+            input_digest=digest,
+            next_step=step.name,
+            queue=queue,
+            priority=priority,
+        )
+        if made:
+            runtime.store.save(checkpoint, connection=connection)
+        row = runtime.runs.find(connection, run_id)
+        if row is None and dedupe_key is not None:
+            row = runtime.runs.find_by_dedupe_key(connection, agent.name, dedupe_key)
+        assert row is not None  # noqa: S101 - one of the two unique keys refused the insert
+        return row
+
+    row = _send(agent, work)
+    if (
+        row["agent"] != agent.name
+        or row["input_digest"] != digest
+        or (row["run_id"] == run_id and row["dedupe_key"] != dedupe_key)
+    ):
+        subject = f"dedupe key {dedupe_key!r}" if row["run_id"] != run_id else f"run id {run_id!r}"
+        raise DedupeConflict(
+            f"{subject} belongs to run {row['run_id']!r} of agent {row['agent']!r}, which was started with another input; no "
+            "run was made. Use the run that exists, or another key for another job."
+        )
+    runtime.ring(str(row["run_id"]))
+    return RunHandle(runtime, str(row["run_id"]))
+
+
+def _send(agent: Agent, work: Any) -> RowMapping:
+    """Commit, and ask again where the answer was lost: the run's id is the caller's, so a retry is the same run."""
+    for tried in range(_TRIES):
+        try:
+            row: RowMapping = agent.runtime.boundary.commit("enqueue", agent.runtime.engine, work)
+        except LedgerUnavailable as error:
+            if not error.ambiguous or tried == _TRIES - 1:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return row
+    raise AssertionError("unreachable")
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value or len(value) > MAX_ID_LENGTH or "\0" in value:
+        raise AgentTasksError(f"{name} must be a text of 1 to {MAX_ID_LENGTH} characters without NUL, got {value!r}.")

@@ -1,0 +1,151 @@
+"""Every error this package raises: what happened, with the ids, and what to do next.
+
+Each class keeps its constructor arguments in ``args``, so that it survives pickling, which Celery does to
+exceptions. ``StepSuspended`` is the one that is not an ``Exception``: see its docstring.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `` Did you mean 'x'?`` for a near miss among ``known``, else the empty string."""
+    near = get_close_matches(word, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+class AgentTasksError(Exception):
+    """Base of every error of this package."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+
+
+class ConfigurationError(AgentTasksError):
+    """A setting, or a combination of settings, cannot keep the promise of this package."""
+
+
+class SingleHostOnly(ConfigurationError):
+    """A network broker needs a database that every host reaches."""
+
+
+class SchemaMissing(ConfigurationError):
+    """The ledger's tables are missing or older than this release."""
+
+
+class AgentNameTaken(ConfigurationError):
+    """Two agents of one Celery app have the same name."""
+
+
+class UnguardedTool(ConfigurationError):
+    """A tool's declaration does not say how its effect is guarded."""
+
+
+class UnknownStep(AgentTasksError):
+    """An outcome, a run or a caller names a step that the agent does not have."""
+
+
+class BadOutcome(AgentTasksError):
+    """A step returned something that is not an outcome."""
+
+
+class RunNotFound(AgentTasksError):
+    """No run has this id."""
+
+
+class DedupeConflict(AgentTasksError):
+    """The dedupe key belongs to a run with another input."""
+
+
+class LedgerUnavailable(AgentTasksError):
+    """The ledger's database did not answer."""
+
+    #: True if the transaction may have been committed although no answer came.
+    ambiguous: bool = False
+
+    def __init__(self, message: str | None = None, ambiguous: bool = False) -> None:
+        super().__init__(message)
+        self.ambiguous = ambiguous
+        self.args = (str(self), ambiguous)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class OutsideRun(AgentTasksError):
+    """A tool with an effect was called outside a run."""
+
+
+class UnorderedCalls(AgentTasksError):
+    """A tool was called from another thread than its step's own, where calls have no order."""
+
+
+class ArgumentsNotStorable(AgentTasksError):
+    """The arguments of a tool call cannot be stored; nothing was sent."""
+
+
+class OperationConflict(AgentTasksError):
+    """An operation was asked for again with other arguments."""
+
+
+class ToolFailed(AgentTasksError):
+    """A tool call failed.
+
+    Raised in place of an exception whose class neither the tool's ``refused=`` nor Python's built-ins name, so that
+    the attempt that saw the failure and every later one, which reads it from the ledger, see the same class.
+
+    Attributes:
+        tool: name of the tool.
+        error_type: qualified name of the exception that the body raised.
+        error_text: its text.
+    """
+
+    def __init__(self, tool: str, error_type: str, error_text: str) -> None:
+        super().__init__(f"tool {tool!r} failed: {error_type}: {error_text}")
+        self.tool, self.error_type, self.error_text = tool, error_type, error_text
+        self.args = (tool, error_type, error_text)
+
+    def __str__(self) -> str:
+        return f"tool {self.tool!r} failed: {self.error_type}: {self.error_text}"
+
+
+class ToolOverran(AgentTasksError):
+    """A transactional tool was still at work when its timeout had passed; its transaction was rolled back."""
+
+
+class RunFailed(AgentTasksError):
+    """The run ended as failed or cancelled."""
+
+
+class RunUnfinished(AgentTasksError, TimeoutError):
+    """The run had not ended when the time-out of ``get`` passed."""
+
+
+class InboxItemNotFound(AgentTasksError):
+    """No open inbox item fits."""
+
+
+class AnswerNotAllowed(AgentTasksError):
+    """This answer does not fit this kind of inbox item."""
+
+
+class AnswerTooLate(AgentTasksError):
+    """The question was settled before the answer came."""
+
+
+class StepSuspended(BaseException):
+    """The attempt is over although its step is not: nobody may act on a doubt (I15).
+
+    Raised at a tool call whose outcome nobody can tell yet, at a lost lease, and at every later call of the same
+    attempt. A ``BaseException``, so that ``except Exception`` in a step cannot take a doubt for a failure. Do not
+    catch it; should a step do so, the engine looks at the attempt itself, and nothing more of it is executed.
+    """
+
+
+class LeaseLost(StepSuspended):
+    """Another attempt owns the run now; this one changes no state any more (I2)."""

@@ -1,0 +1,101 @@
+"""A run as its caller sees it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from agent_tasks.errors import RunFailed, RunNotFound, RunUnfinished
+from agent_tasks.states import FINISHED, RunStatus
+from checkpoint import codec
+
+if TYPE_CHECKING:
+    from sqlalchemy import RowMapping
+
+    from agent_tasks.inbox import InboxItem
+    from agent_tasks.operations import Operation
+    from agent_tasks.runtime import Runtime
+    from checkpoint import CheckpointState
+
+#: First and longest pause between two looks of ``get``, in seconds.
+_FIRST_LOOK, _LONGEST_LOOK = 0.02, 0.5
+
+
+class RunHandle:
+    """One run; made by ``agent.enqueue`` and ``agent.run``.
+
+    Attributes:
+        run_id: of the run.
+    """
+
+    def __init__(self, runtime: Runtime, run_id: str) -> None:
+        self._runtime, self.run_id = runtime, run_id
+
+    def __repr__(self) -> str:
+        return f"<run {self.run_id}>"
+
+    @property
+    def status(self) -> RunStatus:
+        """Where the run stands now."""
+        return RunStatus(self._row()["status"])
+
+    @property
+    def waiting_for(self) -> str | None:
+        """What an unfinished run waits for, in words."""
+        waiting: str | None = self._row()["waiting_for"]
+        return waiting
+
+    def operations(self) -> list[Operation]:
+        """Return the run's operations, oldest first."""
+        return self._runtime.boundary.read(
+            self._runtime.engine, lambda connection: self._runtime.ledger.of_run(connection, self.run_id)
+        )
+
+    def inbox(self) -> list[InboxItem]:
+        """Return the open questions about the run."""
+        return self._runtime.boundary.read(
+            self._runtime.engine, lambda connection: self._runtime.inbox.items(connection, self.run_id)
+        )
+
+    def state(self) -> CheckpointState | None:
+        """Return the run's latest checkpoint."""
+        return self._runtime.store.load_latest(self.run_id)
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Wait for the run's end and return its output.
+
+        Args:
+            timeout: longest wait in seconds; None waits for good.
+
+        Raises:
+            RunFailed: the run ended as failed or cancelled.
+            RunUnfinished: it had not ended in time; says what it waits for.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        pause = _FIRST_LOOK
+        while True:
+            row = self._row()
+            if row["status"] in FINISHED:
+                return _output(row)
+            if end is not None and time.monotonic() >= end:
+                raise RunUnfinished(
+                    f"run {self.run_id!r} is {row['status']} after {timeout} s"
+                    + (f": it waits {row['waiting_for']}." if row["waiting_for"] else ".")
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_LOOK)
+
+    def _row(self) -> RowMapping:
+        row = self._runtime.boundary.read(
+            self._runtime.engine, lambda connection: self._runtime.runs.find(connection, self.run_id)
+        )
+        if row is None:
+            raise RunNotFound(f"no run {self.run_id!r} in this ledger. Was it deleted, or is this another database?")
+        return row
+
+
+def _output(row: RowMapping) -> Any:
+    if row["status"] == RunStatus.SUCCEEDED:
+        return None if row["output"] is None else codec.loads(row["output"])
+    error = {} if row["error"] is None else codec.loads(row["error"])
+    raise RunFailed(f"run {row['run_id']!r} {row['status']}: {error.get('type', '')}: {error.get('text', '')}")

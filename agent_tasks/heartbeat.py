@@ -1,0 +1,99 @@
+"""The heartbeat: renews the leases of living attempts, gives back those of dead children, kills the ones that overstay."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from agent_tasks.sweeper import end_lease
+
+if TYPE_CHECKING:
+    from agent_tasks.runtime import Runtime
+    from agent_tasks.slots import Lease
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks at the children.
+LOOK_SECONDS = 0.5
+
+
+class Heartbeat:
+    """Reads the slots of the worker's processes; runs in a thread of their parent, on connections of its own."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._renewed_at = float("-inf")
+
+    def beat(self) -> None:
+        """Look once.
+
+        Raises:
+            LedgerUnavailable: the database did not answer; the leases stay their owners' until somebody takes them.
+        """
+        leases = self.runtime.slots.leases()
+        dead = [lease for lease in leases if lease.pid != os.getpid() and not is_alive(lease.pid)]
+        for lease in dead:
+            self._give_back(lease)
+        living = [lease for lease in leases if lease not in dead]
+        for lease in living:
+            self._kill_if_overdue(lease)
+        self._renew(living)
+
+    def _give_back(self, lease: Lease) -> None:
+        ended = end_lease(self.runtime, lease.run_id, lease.token)
+        self.runtime.slots.free(lease)
+        if ended:
+            logger.warning(
+                "run %s: process %s died; its lease is given back",
+                lease.run_id,
+                lease.pid,
+                extra={"action": "child_died", "run_id": lease.run_id},
+            )
+
+    def _kill_if_overdue(self, lease: Lease) -> None:
+        if lease.pid == os.getpid() or self.runtime.clock.local() < lease.deadline:
+            return
+        logger.error(
+            "run %s: process %s is past its deadline and is killed",
+            lease.run_id,
+            lease.pid,
+            extra={"action": "child_killed", "run_id": lease.run_id},
+        )
+        with suppress(ProcessLookupError):
+            os.kill(lease.pid, signal.SIGKILL)  # works on a stopped process too
+
+    def _renew(self, leases: list[Lease]) -> None:
+        now = self.runtime.clock.local()
+        if now - self._renewed_at < self.runtime.settings.lease_seconds / 3:
+            return
+        pairs = sorted(
+            (lease.run_id, lease.fence) for lease in leases if lease.fence is not None and now < lease.renew_until
+        )
+        if pairs:
+            self.runtime.boundary.commit(
+                "renew", self.runtime.engine, lambda connection: self.runtime.runs.renew(connection, pairs)
+            )
+        self._renewed_at = now
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs; one that died and was not collected yet does not."""
+    try:
+        # The parent can see a dead child before the pool collects it, and leaves it to the pool.
+        status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return _exists(pid)
+    return status is None
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -1,0 +1,262 @@
+"""The inbox: questions for a person, and what his answers do. Each answer is audited with who and why (I12)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from agent_tasks.errors import AnswerNotAllowed, AnswerTooLate, InboxItemNotFound, did_you_mean
+from agent_tasks.states import FINISHED, IN_DOUBT, REPLIES, OperationStatus, Question, Reply
+from checkpoint import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection, RowMapping
+
+    from agent_tasks.clock import Clock
+    from agent_tasks.ledger import Ledger
+    from agent_tasks.runs import Runs
+    from agent_tasks.schema import Tables
+    from agent_tasks.suspensions import Asked
+
+#: Questions that do not hold their run.
+_NOT_BLOCKING = (Question.DOUBLED,)
+
+
+@dataclass(frozen=True)
+class InboxItem:
+    """One question.
+
+    Attributes:
+        item_id: what :meth:`Inbox.resolve` takes.
+        run_id, operation_id: what it is about.
+        question: what is asked.
+        replies: what may be answered.
+        detail: what a person should see: the tool, its arguments, evidence.
+        opened_at: microseconds since 1970.
+    """
+
+    item_id: str
+    run_id: str
+    question: Question
+    operation_id: str | None
+    detail: dict[str, Any]
+    opened_at: int
+    reply: Reply | None
+    replied_by: str | None
+    replied_why: str | None
+
+    @property
+    def replies(self) -> tuple[Reply, ...]:
+        """What may be answered to this question."""
+        return REPLIES[self.question]
+
+
+class Inbox:
+    """Statements on the inbox and the audit trail; the connection's transaction is the caller's."""
+
+    def __init__(self, tables: Tables, clock: Clock, runs: Runs, ledger: Ledger) -> None:
+        self.table, self.audit_table, self.clock = tables.inbox, tables.audit, clock
+        self.runs, self.ledger = runs, ledger
+
+    def open(self, connection: Connection, run_id: str, asked: Asked) -> None:
+        """Ask a question once; asking it again about the same try opens the same item again."""
+        dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+        statement = dialect.insert(self.table).values(
+            item_id=asked.item_id,
+            run_id=run_id,
+            question=asked.question,
+            operation_id=asked.operation_id,
+            attempts=asked.attempts,
+            args_digest=asked.digest,
+            detail=codec.dumps(asked.detail),
+            opened_at=self.clock.now(),
+        )
+        connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=["item_id"], set_={"closed_at": None, "reply": None, "opened_at": self.clock.now()}
+            )
+        )
+
+    def items(self, connection: Connection, run_id: str | None = None, *, closed: bool = False) -> list[InboxItem]:
+        """Return the open items (or the closed ones), oldest first."""
+        c = self.table.c
+        statement = select(self.table).where(c.closed_at.isnot(None) if closed else c.closed_at.is_(None))
+        if run_id is not None:
+            statement = statement.where(c.run_id == run_id)
+        rows = connection.execute(statement.order_by(c.opened_at, c.item_id)).mappings()
+        return [_item(row) for row in rows]
+
+    def is_blocked(self, connection: Connection, run_id: str) -> bool:
+        """Tell whether a question is open that holds the run."""
+        return any(item.question not in _NOT_BLOCKING for item in self.items(connection, run_id))
+
+    def withdraw(self, connection: Connection, operation_id: str) -> None:
+        """Close the question whether an operation happened, since evidence has answered it."""
+        c = self.table.c
+        connection.execute(
+            update(self.table)
+            .where(c.operation_id == operation_id, c.question == Question.UNKNOWN, c.closed_at.is_(None))
+            .values(closed_at=self.clock.now(), replied_by="evidence", replied_why="a late outcome settled it")
+        )
+
+    def conflict_reply(self, connection: Connection, operation_id: str, digest: str) -> Reply | None:
+        """Return what a person said about these other arguments for an operation."""
+        c = self.table.c
+        statement = (
+            select(c.reply)
+            .where(
+                c.operation_id == operation_id,
+                c.question == Question.CONFLICT,
+                c.args_digest == digest,
+                c.closed_at.isnot(None),
+            )
+            .order_by(c.closed_at.desc())
+            .limit(1)
+        )
+        reply = connection.execute(statement).scalar_one_or_none()
+        return None if reply is None else Reply(reply)
+
+    def resolve(
+        self, connection: Connection, item_id: str, reply: Reply, *, who: str, why: str, result: bytes | None
+    ) -> tuple[str, bool]:
+        """Carry out a person's answer.
+
+        Returns:
+            The run's id, and whether it is queued now because of this.
+
+        Raises:
+            InboxItemNotFound, AnswerNotAllowed, AnswerTooLate: nothing was written.
+        """
+        found = connection.execute(select(self.table).where(self.table.c.item_id == item_id)).mappings().one_or_none()
+        if found is None:
+            raise InboxItemNotFound(f"no inbox item {item_id!r}. `agent-tasks inbox list` shows the open ones.")
+        run_id = str(found["run_id"])
+        run = self.runs.find(connection, run_id, lock=True)
+        row = connection.execute(select(self.table).where(self.table.c.item_id == item_id)).mappings().one()
+        item = _item(row)
+        if row["closed_at"] is not None:
+            raise AnswerTooLate(
+                f"inbox item {item_id!r} was answered already: {row['reply'] or 'withdrawn'} "
+                f"by {row['replied_by']} ({row['replied_why']})."
+            )
+        if reply not in item.replies:
+            allowed = [str(r) for r in item.replies]
+            raise AnswerNotAllowed(
+                f"an answer to {item.question!s} must be one of {', '.join(allowed)}, got {str(reply)!r}."
+                + did_you_mean(str(reply), allowed)
+            )
+        self._carry_out(connection, row, item, reply, who, why, result)
+        c = self.table.c
+        connection.execute(
+            update(self.table)
+            .where(c.item_id == item_id)
+            .values(closed_at=self.clock.now(), reply=reply, replied_by=who, replied_why=why)
+        )
+        self.audit(connection, run_id, item.operation_id, who, f"{item.question!s}: {reply!s}", why)
+        if run is None or run["status"] in FINISHED:
+            return run_id, False
+        if reply is Reply.ABORT:
+            self._abort(connection, run_id, item, who, why)
+            return run_id, False
+        return run_id, not self.is_blocked(connection, run_id) and self.runs.resume(connection, run_id)
+
+    def audit(
+        self, connection: Connection, run_id: str, operation_id: str | None, who: str, what: str, why: str
+    ) -> None:
+        """Write a line of the audit trail."""
+        connection.execute(
+            self.audit_table.insert().values(
+                run_id=run_id, operation_id=operation_id, at=self.clock.now(), who=who, what=what, why=why
+            )
+        )
+
+    def audit_trail(self, connection: Connection, run_id: str) -> Sequence[RowMapping]:
+        """Return who decided what about a run, oldest first."""
+        table = self.audit_table
+        statement = select(table).where(table.c.run_id == run_id).order_by(table.c.audit_id)
+        return connection.execute(statement).mappings().all()
+
+    def _carry_out(
+        self,
+        connection: Connection,
+        row: RowMapping,
+        item: InboxItem,
+        reply: Reply,
+        who: str,
+        why: str,
+        result: bytes | None,
+    ) -> None:
+        if item.operation_id is None or item.question in (Question.CONFLICT, Question.DOUBLED):
+            return  # the reply itself is what the run, or the reader, looks for
+        operation = self.ledger.find(connection, item.operation_id)
+        if operation is None or operation.attempts != row["attempts"]:
+            raise AnswerTooLate(f"operation {item.operation_id!r} was begun again after {item.item_id!r} was asked.")
+        signed: dict[str, Any] = {"resolved_by": who, "resolved_why": why}
+        if item.question is Question.ORPHAN:
+            settled = self.ledger.settle(
+                connection, operation, from_=(OperationStatus.SUCCEEDED,), orphan_reply=reply, **signed
+            )
+        elif item.question is Question.RESULT:
+            settled = self.ledger.settle(
+                connection,
+                operation,
+                from_=(OperationStatus.SUCCEEDED,),
+                result=result or codec.dumps(None),
+                result_missing=0,
+                error=None,
+                **signed,
+            )
+        elif reply is Reply.HAPPENED:
+            settled = self.ledger.settle(
+                connection,
+                operation,
+                from_=IN_DOUBT,
+                fence=operation.row["fence"],
+                unsettled=0,
+                status=OperationStatus.SUCCEEDED,
+                result=result or codec.dumps(None),
+                **signed,
+            )
+        else:
+            settled = self.ledger.settle(
+                connection,
+                operation,
+                from_=IN_DOUBT,
+                fence=operation.row["fence"],
+                unsettled=0,
+                status=OperationStatus.PENDING,
+                ask_at=None,
+                **signed,
+            )
+        if not settled:
+            raise AnswerTooLate(
+                f"operation {item.operation_id!r} is {operation.status!s} meanwhile; nothing was changed."
+            )
+
+    def _abort(self, connection: Connection, run_id: str, item: InboxItem, who: str, why: str) -> None:
+        if self.ledger.doubts(connection, run_id):  # I14: no run ends on a doubt
+            raise AnswerNotAllowed(
+                f"run {run_id!r} has an operation in doubt and cannot be ended before somebody says whether it happened: "
+                "answer its `unknown` items first."
+            )
+        if not self.runs.abort(connection, run_id, f"{item.question!s} answered with abort by {who}: {why}"):
+            raise AnswerTooLate(f"run {run_id!r} does not wait for a person any more; nothing was changed.")
+
+
+def _item(row: RowMapping) -> InboxItem:
+    return InboxItem(
+        item_id=str(row["item_id"]),
+        run_id=str(row["run_id"]),
+        question=Question(row["question"]),
+        operation_id=row["operation_id"],
+        detail={} if row["detail"] is None else dict(codec.loads(row["detail"])),
+        opened_at=int(row["opened_at"]),
+        reply=None if row["reply"] is None else Reply(row["reply"]),
+        replied_by=row["replied_by"],
+        replied_why=row["replied_why"],
+    )

@@ -1,0 +1,72 @@
+"""What this package keeps for each Celery app: its agents, and the runtime of this process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, ClassVar
+from weakref import WeakKeyDictionary
+
+from agent_tasks.config import Settings
+from agent_tasks.coordinator import Coordinator
+from agent_tasks.runtime import Runtime
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from agent_tasks.agent import Agent
+
+
+class AppState:
+    """One app's agents and, for each process, its runtime.
+
+    A child forgets its parent's runtime: engines are made per process, and a connection that was inherited over fork is
+    neither used nor closed.
+    """
+
+    _of_app: ClassVar[WeakKeyDictionary[Celery, AppState]] = WeakKeyDictionary()
+    _lock = threading.RLock()
+
+    def __init__(self, app: Celery) -> None:
+        from agent_tasks.worker import add_to_worker
+
+        self.app = app
+        self.agents: dict[str, Agent] = {}
+        self._runtime: Runtime | None = None
+        self._pid = 0
+        add_to_worker(app)
+
+    @classmethod
+    def of(cls, app: Celery) -> AppState:
+        """Return the state of an app."""
+        app = app._get_current_object() if hasattr(app, "_get_current_object") else app
+        with cls._lock:
+            state = cls._of_app.get(app)
+            if state is None:
+                state = cls._of_app[app] = cls(app)
+            return state
+
+    @property
+    def runtime(self) -> Runtime:
+        """This process's runtime; made when it is first needed.
+
+        Raises:
+            ConfigurationError: the settings cannot keep the promise.
+        """
+        with self._lock:
+            if self._runtime is None or self._pid != os.getpid():
+                if self._runtime is not None:
+                    self._runtime.forget_after_fork()
+                self._runtime = Runtime.of(self.app, Settings.of(self.app))
+                self._pid = os.getpid()
+            return self._runtime
+
+    def use_runtime(self, runtime: Runtime | None) -> None:
+        """Work with this runtime from now on; None lets the next use make one."""
+        with self._lock:
+            self._runtime, self._pid = runtime, os.getpid()
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """What answers doorbells in this process."""
+        return Coordinator(self.runtime, self.agents)

@@ -1,0 +1,284 @@
+"""The dedupe table: every statement on operations. The connection's transaction is the caller's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement, and_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from agent_tasks.clock import MICROSECONDS, microseconds
+from agent_tasks.operations import Operation
+from agent_tasks.states import IN_DOUBT, OperationStatus, Question
+from checkpoint import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import timedelta
+
+    from sqlalchemy import Connection
+
+    from agent_tasks.attempt import Attempt
+    from agent_tasks.clock import Clock
+    from agent_tasks.schema import Tables
+    from agent_tasks.suspensions import Asked
+    from agent_tasks.tools import Tool
+
+
+@dataclass(frozen=True)
+class Request:
+    """A call as it is asked for now."""
+
+    operation_id: str
+    tool: Tool[..., Any]
+    ordinal: int
+    call_key: str | None
+    arguments: dict[str, Any]
+    encoded: bytes
+    digest: str
+    parent: str | None
+    timeout_seconds: float  # of one request
+
+    def planned(self, attempt: Attempt) -> dict[str, Any]:
+        """Return the row of this call before anything was sent."""
+        return {
+            "operation_id": self.operation_id,
+            "run_id": attempt.run_id,
+            "line": attempt.line,
+            "seq": attempt.seq,
+            "tool": self.tool.name,
+            "ordinal": self.ordinal,
+            "call_key": self.call_key,
+            "effect": self.tool.guard.effect,
+            "args": self.encoded,
+            "args_digest": self.digest,
+            "idempotency_key": self.operation_id,
+            "unsettled": 0,
+            "result_missing": 0,
+            "born": attempt.fence,
+            "parent_operation": self.parent,
+            "why": self.tool.guard.why,
+        }
+
+    def unsent(self, attempt: Attempt) -> Operation:
+        """Return the operation that a body without an intent (``read``, ``transactional``) is handed."""
+        nothing = dict.fromkeys(
+            ("external_id", "first_started_at", "started_at", "horizon_at", "result", "evidence", "error")
+        )
+        row = {**self.planned(attempt), **nothing, "status": OperationStatus.PENDING, "attempts": 0}
+        clock = attempt.runtime.clock
+        return Operation(row, clock, clock.local(), deadline=clock.local() + self.timeout_seconds)
+
+
+class Ledger:
+    """Statements on the operations of one table prefix."""
+
+    def __init__(self, tables: Tables, clock: Clock) -> None:
+        self.table = tables.operations
+        self.clock = clock
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def find(self, connection: Connection, operation_id: str) -> Operation | None:
+        """Return one operation, with the database's time beside it."""
+        found = self._select(connection, self.table.c.operation_id == operation_id)
+        return found[0] if found else None
+
+    def of_run(self, connection: Connection, run_id: str, from_seq: int = 0) -> list[Operation]:
+        """Return the operations of a run at ``from_seq`` or later, in the order of their first intents."""
+        return self._select(connection, and_(self.table.c.run_id == run_id, self.table.c.seq >= from_seq))
+
+    def _select(self, connection: Connection, where: ColumnElement[bool]) -> list[Operation]:
+        c = self.table.c
+        statement = (
+            select(self.table, self.clock.now().label("now")).where(where).order_by(c.seq, c.born, c.first_started_at)
+        )
+        rows = connection.execute(statement).mappings().all()
+        read_at = self.clock.local()
+        return [Operation(row, self.clock, read_at) for row in rows]
+
+    # -- the life of one request -----------------------------------------------------------------------------------
+
+    def begin(
+        self, connection: Connection, attempt: Attempt, request: Request, seen: Operation | None
+    ) -> Operation | None:
+        """Record the intent of a request: a new row, or a compare-and-set from the row that was seen.
+
+        Returns:
+            The operation as executing, or None if another row stands there than was seen.
+        """
+        horizon = request.timeout_seconds + request.tool.guard.settle.total_seconds()
+        times = {"started_at": self.clock.now(), "horizon_at": self.clock.in_(horizon)}
+        mine = {"status": OperationStatus.EXECUTING, "fence": attempt.fence, "token": attempt.token}
+        if seen is None:
+            row = {**request.planned(attempt), **mine, **times, "attempts": 1, "first_started_at": self.clock.now()}
+            changed = self._insert(connection, row)
+        else:
+            earlier = seen.unsettled + 1 if seen.status in IN_DOUBT else seen.unsettled
+            first = seen.first_started_at
+            changed = self._compare_and_set(
+                connection,
+                seen,
+                **mine,
+                **times,
+                attempts=seen.attempts + 1,
+                unsettled=earlier,
+                ask_at=None,
+                args=request.encoded,
+                args_digest=request.digest,
+                **({"first_started_at": self.clock.now()} if first is None else {}),
+            )
+        found = self.find(connection, request.operation_id)
+        if changed:
+            return found
+        # The answer to an earlier sending of this very statement may have been lost: then the row is mine.
+        wanted = 1 if seen is None else seen.attempts + 1
+        is_mine = (
+            found is not None
+            and found.row["token"] == attempt.token
+            and found.attempts == wanted
+            and found.status is OperationStatus.EXECUTING
+        )
+        return found if is_mine else None
+
+    def record(
+        self, connection: Connection, attempt: Attempt, request: Request, seen: Operation | None, **outcome: Any
+    ) -> bool:
+        """Record a call that has no intent (``read``, ``transactional``) with its outcome.
+
+        Returns:
+            False if another row stands there than was seen, and it is not this attempt's own.
+        """
+        settled = {
+            "fence": attempt.fence,
+            "token": attempt.token,
+            "ended": attempt.fence,
+            "started_at": self.clock.now(),
+            "finished_at": self.clock.now(),
+            **outcome,
+        }
+        if seen is None:
+            row = {**request.planned(attempt), **settled, "attempts": 1, "first_started_at": self.clock.now()}
+            changed = self._insert(connection, row)
+        else:
+            changed = self._compare_and_set(
+                connection,
+                seen,
+                **settled,
+                attempts=seen.attempts + 1,
+                args=request.encoded,
+                args_digest=request.digest,
+            )
+        if changed:
+            return True
+        found = self.find(connection, request.operation_id)
+        return found is not None and found.row["token"] == attempt.token and found.status is outcome["status"]
+
+    def settle(
+        self,
+        connection: Connection,
+        operation: Operation,
+        *,
+        from_: Iterable[OperationStatus],
+        fence: int | None = None,
+        **values: Any,
+    ) -> bool:
+        """Settle the request that ``operation`` was read at, if it still stands at that request (I14)."""
+        c = self.table.c
+        statement = (
+            update(self.table)
+            .where(
+                c.operation_id == operation.operation_id,
+                c.attempts == operation.attempts,
+                c.status.in_([str(status) for status in from_]),
+            )
+            .values(**values, **({"ended": fence, "finished_at": self.clock.now()} if fence is not None else {}))
+        )
+        return connection.execute(statement).rowcount == 1
+
+    def doubt(self, connection: Connection, asked: Asked) -> None:
+        """Let an operation that a person is asked about say so."""
+        if asked.question is not Question.UNKNOWN:
+            return
+        c = self.table.c
+        connection.execute(
+            update(self.table)
+            .where(
+                c.operation_id == asked.operation_id,
+                c.attempts == asked.attempts,
+                c.status == OperationStatus.EXECUTING,
+            )
+            .values(status=OperationStatus.UNKNOWN)
+        )
+
+    def add_evidence(self, connection: Connection, operation_id: str, **fact: Any) -> None:
+        """Keep a fact about an operation; the caller holds the run's row, so that no other fact is overwritten."""
+        found = self.find(connection, operation_id)
+        if found is None:
+            return
+        facts = [*found.evidence, {"at": found.row["now"], **fact}]
+        statement = update(self.table).where(self.table.c.operation_id == operation_id)
+        connection.execute(statement.values(evidence=codec.dumps(facts)))
+
+    # -- at the step's commit --------------------------------------------------------------------------------------
+
+    def adopt(self, connection: Connection, attempt: Attempt) -> None:
+        """Put the operations that the attempt asked for on its line, and drop the planned ones that it did not."""
+        c = self.table.c
+        if attempt.line and attempt.asked:
+            connection.execute(
+                update(self.table)
+                .where(c.operation_id.in_(attempt.asked), c.line != attempt.line)
+                .values(line=attempt.line)
+            )
+        left = [
+            o.operation_id for o in attempt.unasked() if o.status is OperationStatus.PENDING and o.seq == attempt.seq
+        ]
+        if left:
+            connection.execute(
+                update(self.table)
+                .where(c.operation_id.in_(left), c.status == OperationStatus.PENDING)
+                .values(status=OperationStatus.DROPPED, ended=attempt.fence, finished_at=self.clock.now())
+            )
+
+    def doubts(self, connection: Connection, run_id: str) -> list[Operation]:
+        """Return the operations of a run whose outcome nobody can tell."""
+        c = self.table.c
+        return self._select(connection, and_(c.run_id == run_id, c.status.in_([str(s) for s in IN_DOUBT])))
+
+    def left_behind(self, connection: Connection, attempt: Attempt) -> list[Operation]:
+        """Return the succeeded effects of older lines that this line, begun at an earlier seq, never asked for (I13)."""
+        c = self.table.c
+        return self._select(
+            connection,
+            and_(
+                c.run_id == attempt.run_id,
+                c.seq > attempt.line_start_seq,
+                c.line < attempt.line,
+                c.status == OperationStatus.SUCCEEDED,
+                c.effect != "read",
+                c.call_key.is_(None),
+                c.orphan_reply.is_(None),
+                c.operation_id.notin_(attempt.asked),
+            ),
+        )
+
+    # -- helpers -----------------------------------------------------------------------------------------------------
+
+    def _insert(self, connection: Connection, row: dict[str, Any]) -> bool:
+        dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+        statement = dialect.insert(self.table).values(**row).on_conflict_do_nothing()
+        return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
+
+    def _compare_and_set(self, connection: Connection, seen: Operation, **values: Any) -> bool:
+        c = self.table.c
+        statement = update(self.table).where(
+            c.operation_id == seen.operation_id, c.status == seen.status, c.attempts == seen.attempts
+        )
+        return connection.execute(statement.values(**values)).rowcount == 1
+
+
+def seconds_of(duration: timedelta | None, default: float) -> float:
+    """Return a duration in seconds, or the default."""
+    return default if duration is None else microseconds(duration) / MICROSECONDS

@@ -1,0 +1,83 @@
+"""Bringing a ledger's tables up to date: Alembic, up only, data never deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, text
+
+from agent_tasks.database import open_engine
+from checkpoint.sql import SqlStore
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_FOLDER = Path(__file__).parent / "migrations"
+
+#: Number of the PostgreSQL advisory lock that lets one process migrate at a time ("agent_ta" in ASCII).
+_MIGRATION_LOCK = 0x6167656E745F7461
+
+
+def upgrade(url: str | Engine, prefix: str = "agent_") -> str:
+    """Create the tables of a ledger, or bring them up to this release.
+
+    Several processes may call it at once; one migrates, the others wait and find nothing to do.
+
+    Args:
+        url: SQLAlchemy URL of the database, or an engine.
+        prefix: what the table names start with.
+
+    Returns:
+        The revision that the ledger has now.
+
+    Example:
+        >>> import tempfile
+        >>> upgrade(f"sqlite:///{tempfile.mkdtemp()}/agent.db")
+        '0001'
+    """
+    engine = url if isinstance(url, Engine) else open_engine(url)
+    try:
+        if _revision(engine, prefix) != _newest():
+            with engine.connect() as connection, connection.begin():  # BEGIN IMMEDIATE on SQLite: one at a time
+                if connection.dialect.name == "postgresql":
+                    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+                _upgrade(connection, prefix)
+                SqlStore(engine, prefix=f"{prefix}checkpoint_").create_schema(connection)
+        return _newest()
+    finally:
+        if not isinstance(url, Engine):
+            engine.dispose()
+
+
+def revision(engine: Engine, prefix: str = "agent_") -> str | None:
+    """Return the revision that a ledger has, or None if it has no tables."""
+    return _revision(engine, prefix)
+
+
+def _revision(engine: Engine, prefix: str) -> str | None:
+    with engine.connect().execution_options(agent_reads_only=True) as connection:
+        return MigrationContext.configure(connection, opts={"version_table": f"{prefix}version"}).get_current_revision()
+
+
+def _newest() -> str:
+    head = ScriptDirectory.from_config(_config("agent_")).get_current_head()
+    assert head is not None  # noqa: S101 - the package ships revisions
+    return head
+
+
+def _upgrade(connection: Connection, prefix: str) -> None:
+    config = _config(prefix)
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def _config(prefix: str) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_FOLDER))
+    config.attributes["prefix"] = prefix
+    return config

@@ -1,0 +1,157 @@
+"""Operations: recorded calls of tools, as bodies, probes and persons read them."""
+
+from __future__ import annotations
+
+import builtins
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agent_tasks.clock import MICROSECONDS, microseconds
+from agent_tasks.errors import ToolFailed
+from agent_tasks.recovery import Recorded
+from agent_tasks.states import Effect, OperationStatus
+from checkpoint import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection
+
+    from agent_tasks.clock import Clock
+    from agent_tasks.tools import Guard, Tool
+
+
+@dataclass
+class Operation:
+    """One recorded call of a tool; the first argument of bound bodies and of probes.
+
+    Attributes:
+        operation_id: its identity; the same in every attempt.
+        idempotency_key: what to send to a vendor; a function of the operation, never of the attempt.
+        run_id, seq: the run, and the number of the checkpoint that the calling step makes.
+        tool, effect: what was called.
+        status, attempts: where it stands, and how many requests were begun.
+        external_id: the vendor's name of the effect.
+        first_started_at, started_at, horizon_at: microseconds since 1970 on the database's clock, or None.
+        connection: in the body of a ``transactional`` tool, the connection whose commit records it.
+    """
+
+    row: Mapping[Any, Any]
+    clock: Clock
+    read_at: float  # local clock when the row was read
+    deadline: float | None = None  # local clock; of the request under way
+    connection: Connection | None = field(default=None, repr=False)
+
+    operation_id = property(lambda self: str(self.row["operation_id"]))
+    idempotency_key = property(lambda self: str(self.row["idempotency_key"]))
+    run_id = property(lambda self: str(self.row["run_id"]))
+    seq = property(lambda self: int(self.row["seq"]))
+    tool = property(lambda self: str(self.row["tool"]))
+    effect = property(lambda self: Effect(self.row["effect"]))
+    status = property(lambda self: OperationStatus(self.row["status"]))
+    attempts = property(lambda self: int(self.row["attempts"]))
+    unsettled = property(lambda self: int(self.row["unsettled"]))
+    external_id = property(lambda self: self.row["external_id"])
+    first_started_at = property(lambda self: self.row["first_started_at"])
+    started_at = property(lambda self: self.row["started_at"])
+    horizon_at = property(lambda self: self.row["horizon_at"])
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """The recorded arguments by parameter name."""
+        return dict(codec.loads(self.row["args"]))
+
+    @property
+    def result(self) -> Any:
+        """The recorded result, decoded anew, so that nobody's change of it is seen by others."""
+        return None if self.row["result"] is None else codec.loads(self.row["result"])
+
+    @property
+    def evidence(self) -> list[dict[str, Any]]:
+        """What probes, late outcomes and persons said, oldest first."""
+        return [] if self.row["evidence"] is None else list(codec.loads(self.row["evidence"]))
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """The recorded failure: ``type``, ``text``, ``args``."""
+        return None if self.row["error"] is None else dict(codec.loads(self.row["error"]))
+
+    def remaining(self) -> float:
+        """Return the seconds left for the request under way; counted from before its intent was sent.
+
+        Give it to your client as the deadline of the *whole* call. 0 when nothing is left.
+        """
+        return float("inf") if self.deadline is None else max(0.0, self.deadline - self.clock.local())
+
+    def now(self) -> int:
+        """Return the database's time, as read with the row and carried on by the local clock."""
+        return int(self.row["now"]) + int((self.clock.local() - self.read_at) * MICROSECONDS)
+
+    def recorded(self, digest: str | None, guard: Guard, timeout_us: int) -> Recorded:
+        """Return what the decision table reads.
+
+        Args:
+            digest: of the arguments asked for now, or None if the line does not ask for this operation.
+            guard: the tool's.
+            timeout_us: how long one more request may take.
+        """
+        now, row = self.now(), self.row
+        life_us = microseconds(guard.key_lifetime)
+        return Recorded(
+            status=self.status,
+            attempts=self.attempts,
+            same_args=digest is None or digest == row["args_digest"],
+            asked=digest is not None,
+            horizon_passed=row["horizon_at"] is None or row["horizon_at"] <= now,
+            may_ask=row["ask_at"] is None or row["ask_at"] <= now,
+            key_lives=row["first_started_at"] is None or row["first_started_at"] + life_us - now > timeout_us,
+            result_missing=bool(row["result_missing"]),
+        )
+
+
+def describe_failure(error: BaseException, tool: Tool[..., Any]) -> dict[str, Any]:
+    """Return a failure as it is recorded; ``as`` names the class that every attempt sees."""
+    seen_as = next(
+        (f"refused:{cls.__module__}.{cls.__qualname__}" for cls in tool.guard.refused if isinstance(error, cls)), None
+    )
+    if seen_as is None and getattr(builtins, type(error).__name__, None) is type(error):
+        seen_as = f"builtin:{type(error).__name__}"
+    try:
+        args: tuple[Any, ...] | None = tuple(error.args)
+        codec.dumps(args)
+    except Exception:  # noqa: BLE001 - an argument that cannot be stored must not hide the failure
+        args = None
+    return {
+        "type": f"{type(error).__module__}.{type(error).__qualname__}",
+        "text": str(error),
+        "as": seen_as,
+        "args": args,
+    }
+
+
+def failure_seen_by_step(
+    failure: dict[str, Any], tool: Tool[..., Any], original: BaseException | None = None
+) -> BaseException:
+    """Return the exception that a step sees for a recorded failure: of the same class in every attempt.
+
+    Classes come from the tool's own ``refused=`` and from Python's built-ins; the record names no code to import (I11).
+    """
+    seen_as = failure["as"]
+    if seen_as is None:
+        return ToolFailed(tool.name, failure["type"], failure["text"])
+    if original is not None:
+        return original
+    kind, _, name = seen_as.partition(":")
+    if kind == "builtin":
+        cls = getattr(builtins, name)
+    else:
+        cls = next((c for c in tool.guard.refused if f"{c.__module__}.{c.__qualname__}" == name), None)
+        if cls is None:  # the class left the declaration since
+            return ToolFailed(tool.name, failure["type"], failure["text"])
+    args = (failure["text"],) if failure["args"] is None else tuple(failure["args"])
+    try:
+        rebuilt: BaseException = cls(*args)
+    except Exception:  # noqa: BLE001 - a constructor with other parameters
+        rebuilt = cls.__new__(cls)
+        rebuilt.args = args
+    return rebuilt

@@ -1,0 +1,111 @@
+"""Asking the outside world what became of an operation (design 4)."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from agent_tasks.answers import ANSWERS, Answer, AskAgain, CannotTell, Happened, NotHappened, PartlyHappened
+from agent_tasks.clock import microseconds
+from agent_tasks.operations import describe_failure
+from agent_tasks.states import OperationStatus, Question
+from agent_tasks.suspensions import Ask, Asked, Wait
+from checkpoint import codec
+from checkpoint.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from agent_tasks.attempt import Attempt
+    from agent_tasks.operations import Operation
+    from agent_tasks.tools import Tool
+
+
+def ask_the_world(attempt: Attempt, tool: Tool[..., Any], operation: Operation) -> None:
+    """Run the probe of an operation in doubt and record its answer; suspend where that settles nothing.
+
+    Raises:
+        StepSuspended: nobody can tell yet, or a person must.
+    """
+    answer = attempt.runtime.boundary.effect(f"{tool.name}.probe", lambda: run_probe(tool, operation))
+    if isinstance(answer, NotHappened):
+        answer = _once_visible(tool, operation) or answer
+    recorder = attempt.runtime.recorder
+    if isinstance(answer, Happened):
+        _happened(attempt, tool, operation, answer)
+    elif isinstance(answer, NotHappened):
+        recorder.answer(attempt, operation, "not happened", settles=OperationStatus.PENDING, unsettled=0, ask_at=None)
+    elif isinstance(answer, AskAgain):
+        ask_at = operation.now() + microseconds(answer.after)
+        if recorder.answer(attempt, operation, f"ask again after {answer.after}", ask_at=ask_at):
+            attempt.suspend(Wait(f"until the probe of {tool.name} may be asked again", until=ask_at))
+    else:
+        said = (
+            f"partly happened: {answer.evidence}"
+            if isinstance(answer, PartlyHappened)
+            else f"cannot tell: {answer.reason}"
+        )
+        if recorder.answer(attempt, operation, said, settles=OperationStatus.UNKNOWN):
+            detail = {"tool": operation.tool, "args": operation.args, "probe": said}
+            question = Asked(
+                Question.UNKNOWN, operation.operation_id, operation.operation_id, operation.attempts, detail=detail
+            )
+            attempt.suspend(Ask(f"did {tool.name} happen? Its probe says: {said}", (question,)))
+
+
+def _once_visible(tool: Tool[..., Any], operation: Operation) -> AskAgain | None:
+    """An empty answer counts only when the effect would be visible by now."""
+    visible_at = (operation.row["horizon_at"] or 0) + microseconds(tool.guard.visible_after)
+    missing = visible_at - operation.now()
+    return AskAgain(timedelta(microseconds=missing)) if missing > 0 else None
+
+
+def _happened(attempt: Attempt, tool: Tool[..., Any], operation: Operation, answer: Happened) -> None:
+    recorder = attempt.runtime.recorder
+    try:
+        result = codec.dumps(answer.result)
+    except CheckpointError as error:
+        failure = codec.dumps(describe_failure(error, tool))
+        recorder.answer(
+            attempt,
+            operation,
+            "happened, with a result that cannot be stored",
+            settles=OperationStatus.SUCCEEDED,
+            result_missing=1,
+            error=failure,
+        )
+        return
+    recorder.answer(
+        attempt,
+        operation,
+        "happened",
+        settles=OperationStatus.SUCCEEDED,
+        result=result,
+        external_id=answer.external_id,
+        unsettled=0,
+    )
+
+
+def run_probe(tool: Tool[..., Any], operation: Operation) -> Answer:
+    """Run a probe within its own timeout; an exception, a hang or another kind of answer is ``CannotTell``."""
+    if tool.probe_body is None or tool.probe_timeout is None:
+        return CannotTell("the tool has no probe")
+    answers: list[Answer] = []
+    thread = threading.Thread(
+        target=lambda: answers.append(_guarded(tool, operation)), daemon=True, name=f"{tool.name}.probe"
+    )
+    thread.start()
+    thread.join(tool.probe_timeout.total_seconds())
+    if not answers:
+        return CannotTell(f"the probe was still at work after {tool.probe_timeout}")
+    return answers[0]
+
+
+def _guarded(tool: Tool[..., Any], operation: Operation) -> Answer:
+    assert tool.probe_body is not None  # noqa: S101 - run_probe looked
+    try:
+        answer = tool.probe_body(operation)
+    except Exception as error:  # noqa: BLE001 - whatever it was, nobody knows more than before
+        return CannotTell(f"the probe raised {type(error).__name__}: {error}")
+    if not isinstance(answer, ANSWERS):
+        return CannotTell(f"the probe returned {answer!r}, which is no answer")
+    return answer

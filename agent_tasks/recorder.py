@@ -1,0 +1,235 @@
+"""What an attempt writes about its operations: each write through the boundary, and repeated until its fate is known."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from agent_tasks.errors import AgentTasksError, LedgerUnavailable
+from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply, RunStatus
+from agent_tasks.suspensions import Asked, Lost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from agent_tasks.attempt import Attempt
+    from agent_tasks.ledger import Request
+    from agent_tasks.operations import Operation
+    from agent_tasks.runtime import Runtime
+
+T = TypeVar("T")
+
+#: First and longest pause, in seconds, before a write that got no answer is sent again.
+_PAUSES = (0.05, 1.0)
+
+#: A second success of these is a second effect; a keyed one met the vendor's key, a repeatable one may repeat.
+_DOUBLES = frozenset({Effect.PROBED, Effect.MANUAL})
+
+
+class Recorder:
+    """The fenced writes of attempts on one runtime."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+    def write(self, attempt: Attempt, name: str, work: Callable[[Connection], T]) -> T:
+        """Commit ``work``, again and again while the database gives no answer.
+
+        Each ``work`` finds its own earlier success, so that a lost answer is asked for and not doubled.
+
+        Raises:
+            StepSuspended: the database refused, or gave no answer until the step's time limit.
+        """
+        pause, longest = _PAUSES
+        while True:
+            try:
+                return self.runtime.boundary.commit(name, self.runtime.engine, work)
+            except LedgerUnavailable as error:
+                if self.runtime.clock.local() >= attempt.deadline:
+                    attempt.suspend(Lost(f"the ledger gave no answer until the step's time limit: {error}"))
+            except (SQLAlchemyError, AgentTasksError) as error:
+                attempt.suspend(Lost(f"the ledger refused to write {name!r}: {error}"))
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    def find(self, attempt: Attempt, operation_id: str) -> Operation | None:
+        """Read one operation anew."""
+        found = self.write(attempt, "look", lambda connection: self.runtime.ledger.find(connection, operation_id))
+        if found is None:
+            attempt.known.pop(operation_id, None)
+        else:
+            attempt.known[operation_id] = found
+        return found
+
+    def begin(self, attempt: Attempt, request: Request, seen: Operation | None) -> Operation | None:
+        """Commit the intent of a request (I3); None if another row stands there than was seen.
+
+        The deadline counts from before the intent was sent, and a lost answer does not prolong it (I6).
+        """
+        runtime = self.runtime
+        deadline = runtime.clock.local() + request.timeout_seconds
+
+        def work(connection: Connection) -> tuple[bool, Operation | None]:
+            if runtime.runs.owned(connection, attempt, share=True) is None:
+                return False, None
+            return True, runtime.ledger.begin(connection, attempt, request, seen)
+
+        owns, operation = self.write(attempt, "intent", work)
+        if not owns:
+            attempt.suspend(Lost(f"the lease was lost before {request.tool.name} began"))
+        if operation is not None:
+            operation.deadline = deadline
+            attempt.known[operation.operation_id] = operation
+        return operation
+
+    def record(self, attempt: Attempt, request: Request, seen: Operation | None, **outcome: Any) -> bool:
+        """Commit the outcome of a call without an intent; False if another row stands there than was seen."""
+        runtime = self.runtime
+
+        def work(connection: Connection) -> tuple[bool, bool]:
+            if runtime.runs.owned(connection, attempt, share=True) is None:
+                return False, False
+            return True, runtime.ledger.record(connection, attempt, request, seen, **outcome)
+
+        owns, recorded = self.write(attempt, "record", work)
+        if not owns:
+            attempt.suspend(Lost(f"the lease was lost while {request.tool.name} ran"))
+        return recorded
+
+    def outcome(
+        self, attempt: Attempt, operation: Operation, status: OperationStatus, *, said: str | None = None, **values: Any
+    ) -> None:
+        """Commit what became of a request.
+
+        An attempt that lost its lease still brings its outcome: it settles the operation while that stands at the
+        attempt's own request and wakes the run; otherwise it is kept as evidence (I2).
+
+        Raises:
+            LeaseLost: the attempt does not own the run any more.
+        """
+        runtime, woke = self.runtime, False
+
+        def work(connection: Connection) -> bool:
+            nonlocal woke
+            run = runtime.runs.find(connection, attempt.run_id, lock=True)
+            if run is not None and runtime.runs.is_owner(run, attempt):
+                self._own_outcome(connection, attempt, operation, status, said, values)
+                return True
+            woke = run is not None and self._late_outcome(connection, attempt, operation, status, said, values)
+            return False
+
+        owns = self.write(attempt, "outcome", work)
+        if woke:
+            runtime.ring(attempt.run_id)
+        if not owns:
+            attempt.suspend(Lost(f"the lease was lost while {operation.tool} ran"))
+        operation.row = {**operation.row, **values, "status": status}
+        attempt.known[operation.operation_id] = operation
+
+    def _own_outcome(
+        self,
+        connection: Connection,
+        attempt: Attempt,
+        operation: Operation,
+        status: OperationStatus,
+        said: str | None,
+        values: dict[str, Any],
+    ) -> None:
+        fence = None if status in IN_DOUBT else attempt.fence
+        settled = self.runtime.ledger.settle(
+            connection, operation, from_=(OperationStatus.EXECUTING,), fence=fence, status=status, **values
+        )
+        if settled and said is not None:
+            self.runtime.ledger.add_evidence(
+                connection, operation.operation_id, what=status.value, said=said, attempt=operation.attempts
+            )
+
+    def _late_outcome(
+        self,
+        connection: Connection,
+        attempt: Attempt,
+        operation: Operation,
+        status: OperationStatus,
+        said: str | None,
+        values: dict[str, Any],
+    ) -> bool:
+        ledger, runs = self.runtime.ledger, self.runtime.runs
+        ledger.add_evidence(
+            connection,
+            operation.operation_id,
+            what=f"late {status.value}",
+            said=said,
+            attempt=operation.attempts,
+            fence=attempt.fence,
+        )
+        if status in IN_DOUBT:
+            return False
+        # A row set back to pending at this very request was not sent again yet: its success still counts.
+        from_ = {*IN_DOUBT, OperationStatus.PENDING} if status is OperationStatus.SUCCEEDED else IN_DOUBT
+        if ledger.settle(connection, operation, from_=from_, fence=attempt.fence, status=status, **values):
+            self.runtime.inbox.withdraw(connection, operation.operation_id)
+            was = [RunStatus.WAITING]
+            if not self.runtime.inbox.is_blocked(connection, attempt.run_id):
+                was.append(RunStatus.NEEDS_ATTENTION)
+            return runs.wake(connection, attempt.run_id, was=was)
+        found = ledger.find(connection, operation.operation_id)
+        contradicted = found is not None and (
+            found.attempts > operation.attempts or found.status in (OperationStatus.FAILED, OperationStatus.DROPPED)
+        )
+        if status is OperationStatus.SUCCEEDED and contradicted and operation.effect in _DOUBLES:
+            question = Asked(
+                Question.DOUBLED,
+                operation.operation_id,
+                operation.operation_id,
+                operation.attempts,
+                detail={"tool": operation.tool, "args": operation.args},
+            )
+            self.runtime.inbox.open(connection, attempt.run_id, question)
+        return False
+
+    def never_sent(self, attempt: Attempt, operation: Operation) -> None:
+        """Take back an intent whose body did not begin."""
+        self.outcome(attempt, operation, OperationStatus.PENDING)
+
+    def answer(
+        self,
+        attempt: Attempt,
+        operation: Operation,
+        said: str,
+        *,
+        settles: OperationStatus | None = None,
+        **values: Any,
+    ) -> bool:
+        """Commit a probe's answer about the request it was asked about (I14).
+
+        Returns:
+            False if the operation was settled by somebody else meanwhile.
+        """
+        runtime = self.runtime
+
+        def work(connection: Connection) -> tuple[bool, bool]:
+            if runtime.runs.owned(connection, attempt) is None:
+                return False, False
+            runtime.ledger.add_evidence(
+                connection, operation.operation_id, what="probe", said=said, attempt=operation.attempts
+            )
+            if settles is not None:
+                values.update(status=settles, resolved_by="probe")
+            fence = attempt.fence if settles is not None else None
+            return True, runtime.ledger.settle(connection, operation, from_=IN_DOUBT, fence=fence, **values)
+
+        owns, settled = self.write(attempt, "answer", work)
+        if not owns:
+            attempt.suspend(Lost(f"the lease was lost while {operation.tool} was asked about"))
+        self.find(attempt, operation.operation_id)
+        return settled
+
+    def conflict_reply(self, attempt: Attempt, operation_id: str, digest: str) -> Reply | None:
+        """Return what a person said about other arguments for an operation, if anything."""
+        return self.write(
+            attempt, "look", lambda connection: self.runtime.inbox.conflict_reply(connection, operation_id, digest)
+        )

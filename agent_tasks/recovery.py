@@ -1,0 +1,116 @@
+"""The recovery decision table: what a call does about the operation it finds, as a pure function (design 4, I4-I6, I14)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from agent_tasks.states import IN_DOUBT, Effect, OperationStatus
+
+#: A doubtful keyed request is sent this often at the most; a vendor that stored an error for a key says it for ever.
+MAX_SENDS = 8
+
+
+class Decision(Enum):
+    """What to do."""
+
+    EXECUTE = auto()  # commit the intent of a new request and run the body
+    RETURN = auto()  # hand out the recorded result
+    RAISE = auto()  # raise the recorded failure
+    WAIT = auto()  # nobody may ask yet: suspend until the horizon, or until the probe's own date
+    PROBE = auto()  # ask the outside world
+    ASK = auto()  # a person decides whether it happened
+    ASK_RESULT = auto()  # it happened, and a person must say what its result was
+    CONFLICT = auto()  # other arguments: a person decides
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The part of a tool's declaration that decides.
+
+    Args:
+        effect: of the tool.
+        has_probe: a probe is declared.
+        waits: a horizon counts although the effect may be repeated (``repeatable`` with a ``timeout=``).
+    """
+
+    effect: Effect
+    has_probe: bool = False
+    waits: bool = False
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The part of an operation's row that decides.
+
+    Args:
+        status: of the operation.
+        attempts: requests begun.
+        same_args: the arguments asked for now are the recorded ones.
+        asked: the line of this attempt asks for the operation. False at a commit that finds a doubt left behind.
+        horizon_passed: the newest request can no longer happen by itself.
+        may_ask: the date that the last probe named has passed.
+        key_lives: the idempotency key outlives one more request.
+        result_missing: it succeeded, and its result could not be stored.
+    """
+
+    status: OperationStatus
+    attempts: int = 1
+    same_args: bool = True
+    asked: bool = True
+    horizon_passed: bool = True
+    may_ask: bool = True
+    key_lives: bool = False
+    result_missing: bool = False
+
+
+def decide(operation: Recorded | None, promise: Promise) -> Decision:
+    """Decide what a call does, given what the ledger holds.
+
+    Args:
+        operation: the recorded operation, or None if there is none.
+        promise: what the tool declares.
+
+    Example:
+        >>> decide(None, Promise(Effect.MANUAL))
+        <Decision.EXECUTE: 1>
+        >>> decide(Recorded(OperationStatus.EXECUTING), Promise(Effect.MANUAL))
+        <Decision.ASK: 6>
+    """
+    if operation is None:
+        return Decision.EXECUTE
+    if operation.status in IN_DOUBT:
+        return _settle(operation, promise)
+    if not operation.same_args:
+        return _other_arguments(operation, promise)
+    if operation.status is OperationStatus.SUCCEEDED:
+        return Decision.ASK_RESULT if operation.result_missing else Decision.RETURN
+    if operation.status is OperationStatus.FAILED:
+        return Decision.RAISE
+    return Decision.EXECUTE  # pending: planned, or known not to have happened; dropped: never begun
+
+
+def _other_arguments(operation: Recorded, promise: Promise) -> Decision:
+    never_begun = operation.attempts == 0
+    if promise.effect is Effect.READ or never_begun:
+        return Decision.EXECUTE
+    return Decision.CONFLICT
+
+
+def _settle(operation: Recorded, promise: Promise) -> Decision:
+    """Nobody here can tell whether the newest request happened."""
+    if operation.asked and operation.same_args and _may_send_again(operation, promise):
+        return Decision.EXECUTE
+    if not operation.horizon_passed:
+        return Decision.WAIT
+    if not promise.has_probe:
+        return Decision.ASK
+    return Decision.PROBE if operation.may_ask else Decision.WAIT
+
+
+def _may_send_again(operation: Recorded, promise: Promise) -> bool:
+    if promise.effect in (Effect.READ, Effect.TRANSACTIONAL):
+        return True
+    if promise.effect is Effect.REPEATABLE:
+        return operation.horizon_passed or not promise.waits
+    return promise.effect is Effect.KEYED and operation.key_lives and operation.attempts < MAX_SENDS

@@ -1,0 +1,388 @@
+"""Every statement on runs. The connection's transaction is the caller's; the run's row is locked first, always."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import and_, func, select, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from agent_tasks.schema import PROTOCOL
+from agent_tasks.states import FINISHED, RunStatus
+from agent_tasks.suspensions import Again, Ask, Wait
+from checkpoint import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import ColumnElement, Connection, RowMapping
+
+    from agent_tasks.attempt import Attempt
+    from agent_tasks.clock import Clock
+    from agent_tasks.config import Settings
+    from agent_tasks.schema import Tables
+
+#: A run that no attempt owns.
+_NO_LEASE: dict[str, Any] = {"lease_owner": None, "lease_token": None}
+
+
+class Runs:
+    """Statements on the runs of one table prefix."""
+
+    def __init__(self, tables: Tables, clock: Clock, settings: Settings) -> None:
+        self.table, self.clock, self.settings = tables.runs, clock, settings
+
+    # -- making and reading ------------------------------------------------------------------------------------------
+
+    def insert(self, connection: Connection, **values: Any) -> bool:
+        """Write a queued run; False if its id or its dedupe key is taken."""
+        dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+        now = self.clock.now()
+        statement = (
+            dialect.insert(self.table)
+            .values(
+                **values,
+                protocol=PROTOCOL,
+                version=1,
+                status=RunStatus.QUEUED,
+                line=0,
+                line_start_seq=0,
+                seq=0,
+                wakeups=0,
+                fence=0,
+                attempts=0,
+                crashes=0,
+                created_at=now,
+                updated_at=now,
+                due_at=self._ring_again(),
+            )
+            .on_conflict_do_nothing()
+        )
+        return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
+
+    def find(self, connection: Connection, run_id: str, *, lock: bool = False) -> RowMapping | None:
+        """Return a run's row with the database's time beside it; ``lock`` holds it until the transaction ends."""
+        statement = select(self.table, self.clock.now().label("now")).where(self.table.c.run_id == run_id)
+        if lock:
+            statement = statement.with_for_update()
+        return connection.execute(statement).mappings().one_or_none()
+
+    def find_by_dedupe_key(self, connection: Connection, agent: str, dedupe_key: str) -> RowMapping | None:
+        """Return the run of an agent that owns a dedupe key."""
+        c = self.table.c
+        statement = select(self.table).where(c.agent == agent, c.dedupe_key == dedupe_key)
+        return connection.execute(statement).mappings().one_or_none()
+
+    # -- the lease ---------------------------------------------------------------------------------------------------
+
+    def claim(
+        self, connection: Connection, run_id: str, seq: int, step: str, owner: str, token: str
+    ) -> RowMapping | None:
+        """Take the lease of a queued run whose next step this is: fence + 1, attempts + 1.
+
+        Returns:
+            The claimed row, also when an earlier sending of this very claim took it; None if it is not claimable.
+        """
+        c = self.table.c
+        statement = (
+            update(self.table)
+            .where(
+                c.run_id == run_id,
+                c.seq == seq - 1,
+                c.next_step == step,
+                c.status == RunStatus.QUEUED,
+                c.protocol <= PROTOCOL,
+            )
+            .values(
+                status=RunStatus.RUNNING,
+                lease_owner=owner,
+                lease_token=token,
+                fence=c.fence + 1,
+                attempts=c.attempts + 1,
+                due_at=self._lease_end(),
+                waiting_for=None,
+                updated_at=self.clock.now(),
+            )
+            .returning(self.table)
+        )
+        row: RowMapping | None = connection.execute(statement).mappings().one_or_none()
+        if row is None:
+            found = self.find(connection, run_id)
+            if found is not None and found["lease_token"] == token and found["status"] == RunStatus.RUNNING:
+                return found
+        return row
+
+    def owned(self, connection: Connection, attempt: Attempt, *, share: bool = False) -> RowMapping | None:
+        """Lock the run's row and return it if the attempt owns it (I2).
+
+        The lock is what makes the answer hold until the transaction ends: without it a claim slips between this look
+        and the write that relies on it. ``share`` lets other intents pass.
+        """
+        statement = select(self.table).where(*self._fence(attempt)).with_for_update(read=share)
+        return connection.execute(statement).mappings().one_or_none()
+
+    @staticmethod
+    def is_owner(row: RowMapping, attempt: Attempt) -> bool:
+        """Tell whether a locked row is the attempt's."""
+        return bool(
+            row["fence"] == attempt.fence
+            and row["lease_token"] == attempt.token
+            and row["seq"] == attempt.seq - 1
+            and row["status"] == RunStatus.RUNNING
+        )
+
+    def _fence(self, attempt: Attempt) -> tuple[ColumnElement[bool], ...]:
+        c = self.table.c
+        return (
+            c.run_id == attempt.run_id,
+            c.fence == attempt.fence,
+            c.lease_token == attempt.token,
+            c.seq == attempt.seq - 1,
+            c.status == RunStatus.RUNNING,
+        )
+
+    def renew(self, connection: Connection, leases: Sequence[tuple[str, int]]) -> None:
+        """Renew the leases of the (run_id, fence) pairs that are still running; locked rows wait for the next time."""
+        c = self.table.c
+        mine = and_(tuple_(c.run_id, c.fence).in_(leases), c.status == RunStatus.RUNNING)
+        free = select(c.run_id).where(mine).order_by(c.run_id).with_for_update(skip_locked=True)
+        connection.execute(update(self.table).where(mine, c.run_id.in_(free)).values(due_at=self._lease_end()))
+
+    # -- the end of an attempt ---------------------------------------------------------------------------------------
+
+    def advance(self, connection: Connection, attempt: Attempt, *, step: str, queue: str) -> bool:
+        """Move the run to the next step; False if the attempt does not own it."""
+        return self._leave(
+            connection,
+            attempt,
+            status=RunStatus.QUEUED,
+            seq=attempt.seq,
+            next_step=step,
+            queue=queue,
+            attempts=0,
+            crashes=0,
+            due_at=self._ring_again(),
+        )
+
+    def finish(
+        self,
+        connection: Connection,
+        attempt: Attempt,
+        status: RunStatus,
+        *,
+        output: Any = None,
+        error: dict[str, Any] | None = None,
+        advance: bool,
+    ) -> bool:
+        """End the run; ``advance`` says whether the step's checkpoint counts. False if the attempt does not own it."""
+        return self._leave(
+            connection,
+            attempt,
+            status=status,
+            seq=attempt.seq if advance else attempt.seq - 1,
+            next_step=None,
+            output=codec.dumps(output) if status is RunStatus.SUCCEEDED else None,
+            error=None if error is None else codec.dumps(error),
+            due_at=None,
+            finished_at=self.clock.now(),
+        )
+
+    def suspend(self, connection: Connection, attempt: Attempt, suspension: Again | Wait | Ask) -> RunStatus | None:
+        """Give the run back without a checkpoint.
+
+        A wait is only written with the count of wake-ups that the attempt saw: whatever came in meanwhile makes the
+        run claimable at once, so that it looks again (I9).
+
+        Returns:
+            The status written, or None if the attempt does not own the run.
+        """
+        row = self.owned(connection, attempt)
+        if row is None:
+            return None
+        values: dict[str, Any] = {"status": RunStatus.QUEUED, "due_at": self._ring_again(), "waiting_for": None}
+        if row["wakeups"] == attempt.wakeups:
+            if isinstance(suspension, Wait):
+                until = suspension.until if suspension.until is not None else self.clock.in_(suspension.seconds)
+                values = {"status": RunStatus.WAITING, "due_at": until, "waiting_for": suspension.reason}
+            elif isinstance(suspension, Ask):
+                values = {"status": RunStatus.NEEDS_ATTENTION, "due_at": None, "waiting_for": suspension.reason}
+        self._leave(connection, attempt, **values)
+        return RunStatus(values["status"])
+
+    def _leave(self, connection: Connection, attempt: Attempt, **values: Any) -> bool:
+        statement = update(self.table).where(*self._fence(attempt))
+        values = {**_NO_LEASE, "updated_at": self.clock.now(), **values}
+        return connection.execute(statement.values(**values)).rowcount == 1
+
+    # -- from outside an attempt -------------------------------------------------------------------------------------
+
+    def wake(self, connection: Connection, run_id: str, *, was: Sequence[RunStatus]) -> bool:
+        """Make a waiting run claimable, and tell an attempt that is about to wait to look again.
+
+        Returns:
+            True if the run is queued now because of this.
+        """
+        c = self.table.c
+        connection.execute(update(self.table).where(c.run_id == run_id).values(wakeups=c.wakeups + 1))
+        return self._requeue(connection, c.run_id == run_id, c.status.in_([str(status) for status in was]))
+
+    def release_dead(self, connection: Connection, run_id: str, token: str) -> RowMapping | None:
+        """End the lease of an attempt whose process is dead; the row before it, or None if the lease is gone."""
+        row = self.find(connection, run_id, lock=True)
+        if row is None or row["lease_token"] != token or row["status"] != RunStatus.RUNNING:
+            return None
+        self.take_over(connection, row)
+        return row
+
+    def expire(self, connection: Connection, run_id: str) -> RowMapping | None:
+        """End a lease that ran out; the row before it, or None if it was renewed or ended meanwhile."""
+        row = self.find(connection, run_id, lock=True)
+        if row is None or row["status"] != RunStatus.RUNNING or row["due_at"] > row["now"]:
+            return None
+        self.take_over(connection, row)
+        return row
+
+    def take_over(self, connection: Connection, row: RowMapping) -> None:
+        """Requeue a run whose lease ended without its owner's word."""
+        c = self.table.c
+        connection.execute(
+            update(self.table)
+            .where(c.run_id == row["run_id"], c.status == RunStatus.RUNNING, c.fence == row["fence"])
+            .values(
+                **_NO_LEASE,
+                status=RunStatus.QUEUED,
+                crashes=c.crashes + 1,
+                due_at=self._ring_again(),
+                updated_at=self.clock.now(),
+            )
+        )
+
+    def park(self, connection: Connection, run_id: str, reason: str) -> None:
+        """Let a queued run wait for a person."""
+        c = self.table.c
+        connection.execute(
+            update(self.table)
+            .where(c.run_id == run_id, c.status == RunStatus.QUEUED)
+            .values(status=RunStatus.NEEDS_ATTENTION, due_at=None, waiting_for=reason, updated_at=self.clock.now())
+        )
+
+    def resume(self, connection: Connection, run_id: str) -> bool:
+        """Requeue a run that waited for a person, with its crashes forgiven; True if it is queued now."""
+        c = self.table.c
+        connection.execute(update(self.table).where(c.run_id == run_id).values(wakeups=c.wakeups + 1, crashes=0))
+        return self._requeue(connection, c.run_id == run_id, c.status == RunStatus.NEEDS_ATTENTION)
+
+    def abort(self, connection: Connection, run_id: str, reason: str) -> bool:
+        """End a run that waits for a person as failed."""
+        c = self.table.c
+        error = codec.dumps({"type": "aborted", "text": reason, "traceback": ""})
+        return (
+            connection.execute(
+                update(self.table)
+                .where(c.run_id == run_id, c.status == RunStatus.NEEDS_ATTENTION)
+                .values(
+                    **_NO_LEASE,
+                    status=RunStatus.FAILED,
+                    error=error,
+                    due_at=None,
+                    waiting_for=None,
+                    next_step=None,
+                    updated_at=self.clock.now(),
+                    finished_at=self.clock.now(),
+                )
+            ).rowcount
+            == 1
+        )
+
+    def _requeue(self, connection: Connection, *where: ColumnElement[bool]) -> bool:
+        statement = (
+            update(self.table)
+            .where(*where)
+            .values(
+                **_NO_LEASE,
+                status=RunStatus.QUEUED,
+                due_at=self._ring_again(),
+                waiting_for=None,
+                updated_at=self.clock.now(),
+            )
+        )
+        return connection.execute(statement).rowcount == 1
+
+    # -- the sweeper's questions --------------------------------------------------------------------------------------
+
+    def due(self, connection: Connection, status: RunStatus, limit: int) -> Sequence[Any]:
+        """Return the runs of one status whose time has come: most urgent first, then longest due."""
+        c = self.table.c
+        return connection.execute(
+            select(
+                c.run_id,
+                c.agent,
+                c.seq,
+                c.next_step,
+                c.queue,
+                c.due_at,
+                c.created_at,
+                c.updated_at,
+                c.crashes,
+                c.priority,
+                self.clock.now().label("now"),
+            )
+            .where(c.due_at <= self.clock.now(), c.status == status, c.protocol <= PROTOCOL)
+            .order_by(c.priority.desc(), c.due_at)
+            .limit(limit)
+        ).all()
+
+    def due_queues(self, connection: Connection) -> Sequence[str]:
+        """Return the queues in which a queued run has not been heard of for too long."""
+        c = self.table.c
+        rows = connection.execute(
+            select(c.queue).distinct().where(c.due_at <= self.clock.now(), c.status == RunStatus.QUEUED)
+        )
+        return [str(queue) for (queue,) in rows]
+
+    def due_in_queue(self, connection: Connection, queue: str, limit: int) -> Sequence[Any]:
+        """Return the queued runs of one queue to ring for, in order."""
+        c = self.table.c
+        return connection.execute(
+            select(
+                c.run_id,
+                c.agent,
+                c.seq,
+                c.next_step,
+                c.queue,
+                c.due_at,
+                c.updated_at,
+                c.priority,
+                self.clock.now().label("now"),
+            )
+            .where(c.due_at <= self.clock.now(), c.status == RunStatus.QUEUED, c.queue == queue, c.protocol <= PROTOCOL)
+            .order_by(c.priority.desc(), c.due_at)
+            .limit(limit)
+        ).all()
+
+    def wake_due(self, connection: Connection, run_id: str) -> bool:
+        """Queue a waiting run whose time has come."""
+        c = self.table.c
+        return self._requeue(
+            connection, c.run_id == run_id, c.status == RunStatus.WAITING, c.due_at <= self.clock.now()
+        )
+
+    def rung(self, connection: Connection, run_id: str, seen_due_at: int, again_in_seconds: float) -> bool:
+        """Move a passed ``due_at`` before ringing; False if somebody else did, who then rings."""
+        c = self.table.c
+        statement = update(self.table).where(
+            c.run_id == run_id, c.status == RunStatus.QUEUED, c.due_at == seen_due_at, c.due_at <= self.clock.now()
+        )
+        return connection.execute(statement.values(due_at=self.clock.in_(again_in_seconds))).rowcount == 1
+
+    def unfinished(self, connection: Connection) -> int:
+        """Count the runs that have not ended."""
+        c = self.table.c
+        count = select(func.count()).select_from(self.table).where(c.status.notin_([str(s) for s in FINISHED]))
+        return int(connection.execute(count).scalar_one())
+
+    def _lease_end(self) -> ColumnElement[int]:
+        return self.clock.in_(self.settings.lease_seconds)
+
+    def _ring_again(self) -> ColumnElement[int]:
+        return self.clock.in_(self.settings.ring_again_seconds)

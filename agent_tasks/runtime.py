@@ -1,0 +1,104 @@
+"""Everything that one worker process holds: one object, so that a test can let it die as a whole."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy.engine import make_url
+
+from agent_tasks.boundary import Boundary
+from agent_tasks.clock import Clock
+from agent_tasks.database import open_engine
+from agent_tasks.doorbell import Bell, CeleryBell, Ring
+from agent_tasks.inbox import Inbox
+from agent_tasks.ledger import Ledger
+from agent_tasks.migrate import upgrade
+from agent_tasks.recorder import Recorder
+from agent_tasks.runs import Runs
+from agent_tasks.schema import tables
+from agent_tasks.slots import SLOTS_VARIABLE, Slots
+from agent_tasks.states import RunStatus
+from checkpoint.sql import SqlStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery import Celery
+    from sqlalchemy import Engine
+
+    from agent_tasks.config import Settings
+
+
+class Runtime:
+    """What a worker process works with: the ledger's engine, its statements, the clock, the bell, the slots.
+
+    Args:
+        settings: of the Celery app.
+        boundary: every commit, publish, ack and effect passes it.
+        bell: makes the carrier of doorbells; Celery's is made for an app by :meth:`of`.
+        engine: of the ledger; one is made of ``settings.database_url`` if not given.
+        clock: tests move it.
+        slots: what the heartbeat reads; a table of this process's own if not given.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        bell: Callable[[Boundary], Bell],
+        *,
+        boundary: Boundary | None = None,
+        engine: Engine | None = None,
+        clock: Clock | None = None,
+        slots: Slots | None = None,
+    ) -> None:
+        self.settings = settings
+        self.boundary = boundary or Boundary()
+        self.clock = clock or Clock()
+        self.engine = engine or open_engine(settings.database_url)
+        self.bell = bell(self.boundary)
+        self.tables = tables(settings.table_prefix)
+        self.runs = Runs(self.tables, self.clock, settings)
+        self.ledger = Ledger(self.tables, self.clock)
+        self.inbox = Inbox(self.tables, self.clock, self.runs, self.ledger)
+        self.store = SqlStore(self.engine, prefix=f"{settings.table_prefix}checkpoint_")
+        self.recorder = Recorder(self)
+        self.slots = slots or _slots_of_this_worker()
+        #: Random for each start: containers share host names and boot ids.
+        self.owner = f"{uuid.getnode():x}-{os.getpid()}-{secrets.token_hex(6)}"
+
+    @classmethod
+    def of(cls, app: Celery, settings: Settings) -> Runtime:
+        """Make the runtime of a Celery app in this process.
+
+        An SQLite ledger is brought up to date on the way; that of a fleet is its operator's.
+        """
+        if make_url(settings.database_url).get_backend_name() == "sqlite":
+            upgrade(settings.database_url, settings.table_prefix)
+        boundary = Boundary()
+        return cls(settings, lambda b: CeleryBell(app, b, settings), boundary=boundary)
+
+    def new_token(self) -> str:
+        """Return the random part of a lease, made before the claim is sent so that the claim can be found by it."""
+        return secrets.token_hex(16)
+
+    def ring(self, run_id: str) -> None:
+        """Ring for a run if it is queued."""
+        row = self.boundary.read(self.engine, lambda connection: self.runs.find(connection, run_id))
+        if row is not None and row["status"] == RunStatus.QUEUED:
+            self.bell.ring(Ring(run_id, row["seq"] + 1, row["agent"], row["next_step"], row["queue"], row["priority"]))
+
+    def forget_after_fork(self) -> None:
+        """Drop connections that belong to the parent, without closing them."""
+        self.engine.dispose(close=False)
+
+
+def _slots_of_this_worker() -> Slots:
+    path = os.environ.get(SLOTS_VARIABLE)
+    if path is None:
+        path = str(Path(tempfile.mkdtemp(prefix="agent-tasks-")) / "slots")
+    return Slots(path)

@@ -1,0 +1,167 @@
+"""The ledger's tables (design 6). Times are BIGINT microseconds on every database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+#: What this release writes into ``agent_runs.protocol``; a worker touches no run with a higher number.
+PROTOCOL = 1
+
+#: Longest run id and dedupe key, in characters.
+MAX_ID_LENGTH = 200
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of one prefix."""
+
+    metadata: MetaData
+    runs: Table
+    operations: Table
+    inbox: Table
+    audit: Table
+
+
+@cache
+def tables(prefix: str = "agent_") -> Tables:
+    """Return the tables whose names start with ``prefix``.
+
+    Example:
+        >>> tables().runs.name
+        'agent_runs'
+    """
+    metadata = MetaData()
+    return Tables(
+        metadata,
+        _runs(prefix, metadata),
+        _operations(prefix, metadata),
+        _inbox(prefix, metadata),
+        _audit(prefix, metadata),
+    )
+
+
+def _runs(prefix: str, metadata: MetaData) -> Table:
+    return Table(
+        f"{prefix}runs",
+        metadata,
+        Column("run_id", String(MAX_ID_LENGTH), primary_key=True),
+        Column("agent", String(200), nullable=False),
+        Column("version", Integer, nullable=False, default=1),
+        Column("protocol", SmallInteger, nullable=False),
+        Column("dedupe_key", String(MAX_ID_LENGTH)),
+        Column("input_digest", String(64), nullable=False),
+        Column("status", String(16), nullable=False),
+        Column("line", Integer, nullable=False, default=0),
+        Column("line_start_seq", Integer, nullable=False, default=0),  # where the present line began
+        Column("seq", Integer, nullable=False, default=0),  # of the last checkpoint
+        Column("next_step", String(200)),
+        Column("output", LargeBinary),
+        Column("error", LargeBinary),
+        Column("due_at", BigInteger),  # running: the lease's end; queued: ring again; waiting: wake; else NULL (I9)
+        Column("wakeups", Integer, nullable=False, default=0),
+        Column("lease_owner", String(100)),
+        Column("lease_token", String(32)),
+        Column("fence", BigInteger, nullable=False, default=0),
+        Column("attempts", Integer, nullable=False, default=0),  # of the next step, since the last commit
+        Column("crashes", Integer, nullable=False, default=0),  # of these, the ones that lost their worker
+        Column("priority", Integer, nullable=False, default=0),
+        Column("queue", String(200), nullable=False),
+        Column("waiting_for", Text),  # said to people; the status and due_at decide
+        Column("created_at", BigInteger, nullable=False),
+        Column("updated_at", BigInteger, nullable=False),
+        Column("finished_at", BigInteger),
+        UniqueConstraint("agent", "dedupe_key", name=f"{prefix}runs_dedupe"),
+        # Finished runs have due_at NULL and leave the index where it can be partial.
+        Index(f"{prefix}runs_due", "due_at", postgresql_where=Column("due_at").isnot(None)),
+    )
+
+
+def _operations(prefix: str, metadata: MetaData) -> Table:
+    return Table(
+        f"{prefix}operations",
+        metadata,
+        Column("operation_id", String(40), primary_key=True),
+        Column("run_id", String(MAX_ID_LENGTH), nullable=False),
+        Column("line", Integer, nullable=False),
+        Column("seq", Integer, nullable=False),
+        Column("tool", String(200), nullable=False),
+        Column("ordinal", Integer, nullable=False),  # n-th call of the tool in its step, from 0; -1 with a call key
+        Column("call_key", String(MAX_ID_LENGTH)),
+        Column("effect", String(16), nullable=False),
+        Column("args", LargeBinary, nullable=False),
+        Column("args_digest", String(64), nullable=False),
+        Column("idempotency_key", String(40), nullable=False),
+        Column("status", String(16), nullable=False),
+        Column("attempts", Integer, nullable=False),  # requests begun; every transition compares it (I14)
+        Column("unsettled", Integer, nullable=False, default=0),  # earlier requests that nobody settled
+        Column("fence", BigInteger, nullable=False),
+        Column("token", String(32), nullable=False),  # of the attempt that began the newest request
+        Column("result", LargeBinary),
+        Column("result_missing", SmallInteger, nullable=False, default=0),  # succeeded, but not storable
+        Column("why", Text),  # repeatable: why doing it twice is the same as once
+        Column("external_id", String(400)),
+        Column("error", LargeBinary),
+        Column("evidence", LargeBinary),
+        Column("orphan_reply", String(16)),  # keep | ignore, said by a person
+        Column("born", BigInteger, nullable=False),  # the fence under which the row was made
+        Column("ended", BigInteger),  # the fence under which it was settled
+        Column("parent_operation", String(40)),
+        Column("first_started_at", BigInteger),  # a key's life counts from here
+        Column("started_at", BigInteger),
+        Column("horizon_at", BigInteger),  # nobody asks about the newest request before (I6)
+        Column("ask_at", BigInteger),  # a probe said: not before
+        Column("finished_at", BigInteger),
+        Column("resolved_by", String(200)),
+        Column("resolved_why", Text),
+        Index(f"{prefix}operations_run", "run_id", "seq"),
+    )
+
+
+def _inbox(prefix: str, metadata: MetaData) -> Table:
+    return Table(
+        f"{prefix}inbox",
+        metadata,
+        Column("item_id", String(40), primary_key=True),  # a function of the question, so that it is asked once
+        Column("run_id", String(MAX_ID_LENGTH), nullable=False),
+        Column("question", String(16), nullable=False),
+        Column("operation_id", String(40)),
+        Column("attempts", Integer, nullable=False, default=0),  # of the operation, when the question was asked
+        Column("args_digest", String(64)),  # conflict: of the arguments asked for now
+        Column("detail", LargeBinary),
+        Column("opened_at", BigInteger, nullable=False),
+        Column("closed_at", BigInteger),
+        Column("reply", String(16)),
+        Column("replied_by", String(200)),
+        Column("replied_why", Text),
+        Index(f"{prefix}inbox_run", "run_id"),
+    )
+
+
+def _audit(prefix: str, metadata: MetaData) -> Table:
+    return Table(
+        f"{prefix}audit",
+        metadata,
+        Column("audit_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+        Column("run_id", String(MAX_ID_LENGTH), nullable=False),
+        Column("operation_id", String(40)),
+        Column("at", BigInteger, nullable=False),
+        Column("who", String(200), nullable=False),
+        Column("what", String(100), nullable=False),
+        Column("why", Text, nullable=False),
+        Index(f"{prefix}audit_run", "run_id"),
+    )

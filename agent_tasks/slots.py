@@ -1,0 +1,180 @@
+"""What the parent knows of its children: a memory-mapped table of slots, one for each attempt under way.
+
+It survives the SIGKILL of a child, which is what it is for. A slot is written by the process that works and read by the
+heartbeat thread of its parent; a checksum tells a half-written one.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows has no prefork pool
+    fcntl = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Child processes find their parent's table through this variable.
+SLOTS_VARIABLE = "AGENT_TASKS_SLOTS"
+
+#: Attempts that one worker can have under way.
+MAX_SLOTS = 1024
+
+_RUN_ID_BYTES = 800  # 200 characters of four bytes
+_RECORD = struct.Struct(f"<q q d d 32s H {_RUN_ID_BYTES}s I")
+_FREE = b"\0" * _RECORD.size
+_NO_FENCE = -1
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What a slot says.
+
+    Attributes:
+        pid: of the process that works.
+        run_id, token: written before the claim, so that a claim whose answer was lost is found.
+        fence: of the lease, or None before the claim was answered.
+        deadline: local clock reading at which the process is killed.
+        renew_until: local clock reading after which the lease is not renewed.
+    """
+
+    pid: int
+    run_id: str
+    token: str
+    fence: int | None
+    deadline: float
+    renew_until: float
+
+
+class Slot:
+    """One attempt's place in the table."""
+
+    def __init__(self, table: Slots, index: int, lease: Lease) -> None:
+        self._table, self._index, self._lease = table, index, lease
+        self._table.write(index, lease)
+
+    @property
+    def deadline(self) -> float:
+        """When the process is killed, on the local clock."""
+        return self._lease.deadline
+
+    def claimed(self, fence: int) -> None:
+        """Note the fence: from now on the lease is renewed."""
+        self._set(fence=fence)
+
+    def set_deadline(self, deadline: float) -> None:
+        """Move the moment at which the process is killed."""
+        self._set(deadline=deadline)
+
+    def free(self) -> None:
+        """Give the place back."""
+        self._table.clear(self._index)
+
+    def _set(self, **changes: float) -> None:
+        self._lease = Lease(**{**self._lease.__dict__, **changes})
+        self._table.write(self._index, self._lease)
+
+
+class Slots:
+    """The table. The parent makes the file; children open it by its path.
+
+    Args:
+        path: of the file; made if it is not there.
+
+    Example:
+        >>> import tempfile, os
+        >>> slots = Slots(os.path.join(tempfile.mkdtemp(), "slots"))
+        >>> slot = slots.take("run-1", "token", deadline=10.0)
+        >>> [lease.run_id for lease in slots.leases()]
+        ['run-1']
+        >>> slot.free(); slots.leases()
+        []
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        size = MAX_SLOTS * _RECORD.size
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(descriptor).st_size < size:
+                os.ftruncate(descriptor, size)
+            self._map = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self._thread_lock = threading.Lock()
+
+    def take(self, run_id: str, token: str, *, deadline: float) -> Slot:
+        """Take a free place before a claim is sent.
+
+        Raises:
+            RuntimeError: all places are taken.
+        """
+        with self._locked():
+            for index in range(MAX_SLOTS):
+                if self._read_raw(index) == _FREE:
+                    return Slot(self, index, Lease(os.getpid(), run_id, token, None, deadline, deadline))
+        raise RuntimeError(f"all {MAX_SLOTS} slots of {self.path} are taken: lower worker_concurrency.")
+
+    def leases(self) -> list[Lease]:
+        """Return the attempts under way; one that is being written right now is left out this time."""
+        found = (self._read(index) for index in range(MAX_SLOTS))
+        return [lease for lease in found if lease is not None]
+
+    def free(self, lease: Lease) -> None:
+        """Free the place of a process that is dead."""
+        with self._locked():
+            for index in range(MAX_SLOTS):
+                seen = self._read(index)
+                if seen is not None and (seen.pid, seen.token) == (lease.pid, lease.token):
+                    self.clear(index)
+
+    def write(self, index: int, lease: Lease) -> None:
+        """Write one record; only its own process does."""
+        run_id = lease.run_id.encode()
+        fence = _NO_FENCE if lease.fence is None else lease.fence
+        fields = (lease.pid, fence, lease.deadline, lease.renew_until, lease.token.encode(), len(run_id), run_id)
+        body = _RECORD.pack(*fields, 0)[:-4]
+        self._write_raw(index, body + zlib.crc32(body).to_bytes(4, "little"))
+
+    def clear(self, index: int) -> None:
+        """Free one place."""
+        self._write_raw(index, _FREE)
+
+    def _read(self, index: int) -> Lease | None:
+        raw = self._read_raw(index)
+        if raw == _FREE or zlib.crc32(raw[:-4]) != int.from_bytes(raw[-4:], "little"):
+            return None
+        pid, fence, deadline, renew_until, token, length, run_id, _ = _RECORD.unpack(raw)
+        return Lease(
+            pid,
+            run_id[:length].decode(),
+            token.rstrip(b"\0").decode(),
+            None if fence == _NO_FENCE else fence,
+            deadline,
+            renew_until,
+        )
+
+    def _read_raw(self, index: int) -> bytes:
+        start = index * _RECORD.size
+        return self._map[start : start + _RECORD.size]
+
+    def _write_raw(self, index: int, raw: bytes) -> None:
+        start = index * _RECORD.size
+        self._map[start : start + _RECORD.size] = raw
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self._thread_lock, self.path.with_suffix(".lock").open("a") as lock:
+            if fcntl is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process that holds it
+            yield

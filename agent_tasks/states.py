@@ -1,0 +1,88 @@
+"""The words for the lives of runs and operations (design 5)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Word(str, Enum):
+    """A string enumeration whose ``str()`` is its value, as the database stores it."""
+
+    __str__ = str.__str__
+
+
+class RunStatus(Word):
+    """The life of a run."""
+
+    QUEUED = "queued"  # claimable now
+    RUNNING = "running"  # an attempt holds the lease; due_at is the lease's end
+    WAITING = "waiting"  # for a due time
+    NEEDS_ATTENTION = "needs_attention"  # for a person; the inbox names the questions
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+FINISHED = frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED})
+
+
+class OperationStatus(Word):
+    """The life of an operation."""
+
+    PENDING = "pending"  # planned, or known not to have happened
+    EXECUTING = "executing"  # its intent is committed; its body may be running
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # known not to have happened, and said so to the step
+    UNKNOWN = "unknown"  # nobody here can tell
+    DROPPED = "dropped"  # planned, and its line never started it
+
+
+#: The effect may or may not have happened.
+IN_DOUBT = frozenset({OperationStatus.EXECUTING, OperationStatus.UNKNOWN})
+
+
+class Effect(Word):
+    """What a tool does to the world, and so what a crash in its middle means (design 4)."""
+
+    READ = "read"
+    REPEATABLE = "repeatable"
+    TRANSACTIONAL = "transactional"
+    KEYED = "keyed"
+    PROBED = "probed"
+    MANUAL = "manual"
+
+
+class Question(Word):
+    """What the inbox can ask a person."""
+
+    UNKNOWN = "unknown"  # did it happen?
+    ORPHAN = "orphan"  # it happened, and the line that won does not ask for it
+    CONFLICT = "conflict"  # asked for again with other arguments
+    RESULT = "result"  # it happened, and its result could not be stored
+    DOUBLED = "doubled"  # two requests of one operation succeeded
+    CRASHES = "crashes"  # the step lost its worker too often
+    CHECKPOINT = "checkpoint"  # the latest checkpoint does not verify
+
+
+class Reply(Word):
+    """What a person can answer."""
+
+    HAPPENED = "happened"
+    DID_NOT_HAPPEN = "did-not-happen"
+    KEEP = "keep"
+    IGNORE = "ignore"
+    RECORDED = "recorded"
+    NEW = "new"
+    RETRY = "retry"
+    ABORT = "abort"
+
+
+REPLIES: dict[Question, tuple[Reply, ...]] = {
+    Question.UNKNOWN: (Reply.HAPPENED, Reply.DID_NOT_HAPPEN),
+    Question.ORPHAN: (Reply.KEEP, Reply.IGNORE),
+    Question.CONFLICT: (Reply.RECORDED, Reply.NEW, Reply.ABORT),
+    Question.RESULT: (Reply.HAPPENED,),
+    Question.DOUBLED: (Reply.KEEP,),
+    Question.CRASHES: (Reply.RETRY, Reply.ABORT),
+    Question.CHECKPOINT: (Reply.RETRY, Reply.ABORT),
+}

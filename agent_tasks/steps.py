@@ -1,0 +1,73 @@
+"""Steps: named units of a run, and the state that they work on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from checkpoint import CheckpointState
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of an agent; calling it calls the plain function, as a unit test does.
+
+    Attributes:
+        name: of the step.
+        agent_name: of its agent; the step's Celery task is ``agent_name.name``.
+        function: gets the state and returns an outcome.
+    """
+
+    name: str
+    agent_name: str
+    function: Callable[[Any], Any]
+
+    def __call__(self, state: Any) -> Any:
+        """Call the function."""
+        return self.function(state)
+
+
+class StepState(MutableMapping[str, Any]):
+    """The state as a step sees it: ``state["x"]`` is ``agent_state``; ``messages`` and ``metadata`` stand beside it.
+
+    Example:
+        >>> from checkpoint import CheckpointState
+        >>> state = StepState(CheckpointState(run_id="r", seq=0, agent_state={"cart": 3}))
+        >>> state["cart"], state.messages
+        (3, [])
+    """
+
+    def __init__(self, checkpoint: CheckpointState) -> None:
+        self._checkpoint = checkpoint
+
+    @property
+    def messages(self) -> list[Any]:
+        """The conversation; stored as an append log, so that it may grow."""
+        return self._checkpoint.messages
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Facts about the run beside its state."""
+        return self._checkpoint.metadata
+
+    def __getitem__(self, key: str) -> Any:
+        return self._checkpoint.agent_state[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._checkpoint.agent_state[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._checkpoint.agent_state[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._checkpoint.agent_state)
+
+    def __len__(self) -> int:
+        return len(self._checkpoint.agent_state)
+
+    def __repr__(self) -> str:
+        return f"StepState({self._checkpoint.agent_state!r})"

@@ -1,0 +1,68 @@
+"""Why an attempt is over although its step is not, and what becomes of its run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_tasks.identity import item_id
+from agent_tasks.states import Question
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question for a person.
+
+    Args:
+        question: what is asked.
+        subject: the operation id, or the run id where the question is about the run.
+        attempts: of the operation when the question was asked; an answer about one try never settles another.
+        digest: of the arguments asked for now, in a conflict.
+        detail: what a person must see.
+    """
+
+    question: Question
+    subject: str
+    operation_id: str | None = None
+    attempts: int = 0
+    digest: str = ""
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def item_id(self) -> str:
+        """The same question about the same try is one inbox item."""
+        return item_id(self.question, self.subject, self.attempts, self.digest)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The lease is another's, or cannot be told to be ours: write nothing."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Again:
+    """Nothing is in doubt and nothing was sent: the run is claimable at once."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The run waits for a due time: ``until`` (microseconds on the database's clock), or ``seconds`` from now."""
+
+    reason: str
+    until: int | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ask:
+    """The run waits for a person."""
+
+    reason: str
+    questions: tuple[Asked, ...]
+
+
+Suspension = Lost | Again | Wait | Ask

@@ -1,0 +1,169 @@
+"""The sweeper: finds what is due, lost or stuck, and rings for it (I9)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from agent_tasks.doorbell import Ring
+from agent_tasks.states import Question, RunStatus
+from agent_tasks.suspensions import Asked
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, RowMapping
+
+    from agent_tasks.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+#: Expired leases and due waits that one sweep handles; the next one goes on.
+BATCH = 200
+
+#: Longest pause, in seconds, before a doorbell is rung again where the transport cannot count its messages.
+LONGEST_PAUSE_SECONDS = 600.0
+
+
+@dataclass
+class Swept:
+    """What one sweep did."""
+
+    taken_over: int = 0
+    woken: int = 0
+    parked: int = 0
+    rung: int = 0
+
+
+class Sweeper:
+    """Turns expired leases and due waits into queued runs, and rings for queued runs that nobody hears.
+
+    Only the sweeper takes a lease over, and only after its process had unbroken contact with the database for a full
+    lease: after an outage the owners are given the time to renew (design 5).
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._contact_since: float | None = None
+
+    def sweep(self) -> Swept:
+        """Look once.
+
+        Raises:
+            LedgerUnavailable: the database did not answer; the contact counts anew from the next answer on.
+        """
+        swept = Swept()
+        try:
+            asked_at = self.runtime.clock.local()
+            if self._may_take_over(asked_at):
+                self._take_over_expired(swept)
+            self._wake_due(swept)
+            self._ring_queued(swept)
+        except Exception:
+            self._contact_since = None
+            raise
+        if self._contact_since is None:
+            self._contact_since = asked_at
+        return swept
+
+    def _may_take_over(self, now: float) -> bool:
+        return self._contact_since is not None and now - self._contact_since >= self.runtime.settings.lease_seconds
+
+    def _due(self, status: RunStatus) -> list[Any]:
+        runtime = self.runtime
+        return list(
+            runtime.boundary.read(runtime.engine, lambda connection: runtime.runs.due(connection, status, BATCH))
+        )
+
+    def _take_over_expired(self, swept: Swept) -> None:
+        runtime = self.runtime
+        for row in self._due(RunStatus.RUNNING):
+
+            def work(connection: Connection, run_id: str = row.run_id) -> RowMapping | None:
+                before = runtime.runs.expire(connection, run_id)
+                if before is not None:
+                    _park_if_it_crashes(runtime, connection, before)
+                return before
+
+            before = runtime.boundary.commit("take over", runtime.engine, work)
+            if before is not None:
+                swept.taken_over += 1
+                logger.warning(
+                    "run %s: the lease of %s ran out at fence %s; taken over",
+                    row.run_id,
+                    before["lease_owner"],
+                    before["fence"],
+                    extra={"action": "lease_taken_over", "run_id": row.run_id},
+                )
+                runtime.ring(row.run_id)
+
+    def _wake_due(self, swept: Swept) -> None:
+        runtime = self.runtime
+        for row in self._due(RunStatus.WAITING):
+            wake = partial(runtime.runs.wake_due, run_id=row.run_id)
+            if runtime.boundary.commit("wake", runtime.engine, wake):
+                swept.woken += 1
+                runtime.ring(row.run_id)
+
+    def _ring_queued(self, swept: Swept) -> None:
+        runtime = self.runtime
+        for queue in runtime.boundary.read(runtime.engine, runtime.runs.due_queues):
+            depth = runtime.bell.depth(queue)
+            room = runtime.settings.queue_depth - (depth or 0)
+            if room > 0:
+                self._ring_queue(queue, room, swept, counted=depth is not None)
+
+    def _ring_queue(self, queue: str, room: int, swept: Swept, *, counted: bool) -> None:
+        runtime = self.runtime
+        for row in runtime.boundary.read(runtime.engine, partial(runtime.runs.due_in_queue, queue=queue, limit=room)):
+            again = self._ring_again_seconds(row, counted=counted)
+            move = partial(runtime.runs.rung, run_id=row.run_id, seen_due_at=row.due_at, again_in_seconds=again)
+            if runtime.boundary.commit("ring", runtime.engine, move):
+                swept.rung += 1
+                runtime.bell.ring(Ring(row.run_id, row.seq + 1, row.agent, row.next_step, row.queue, row.priority))
+
+    def _ring_again_seconds(self, row: Any, *, counted: bool) -> float:
+        """A queue that can be counted is kept full; for one that cannot, each pause is as long as the whole wait so far."""
+        shortest = self.runtime.settings.ring_again_seconds
+        if counted:
+            return shortest
+        return float(min(max(shortest, (row.now - row.updated_at) / 1e6), LONGEST_PAUSE_SECONDS))
+
+
+def end_lease(runtime: Runtime, run_id: str, token: str) -> bool:
+    """End the lease of an attempt that is known to be dead, and ring for its run.
+
+    Returns:
+        False if the lease had ended already.
+    """
+
+    def work(connection: Connection) -> bool:
+        before = runtime.runs.release_dead(connection, run_id, token)
+        if before is not None:
+            _park_if_it_crashes(runtime, connection, before)
+        return before is not None
+
+    ended = runtime.boundary.commit("end lease", runtime.engine, work)
+    if ended:
+        runtime.ring(run_id)
+    return ended
+
+
+def _park_if_it_crashes(runtime: Runtime, connection: Connection, before: RowMapping) -> None:
+    """A step that loses its worker again and again is parked, not looped."""
+    crashes = before["crashes"] + 1
+    if crashes < runtime.settings.max_crashes:
+        return
+    run_id = str(before["run_id"])
+    reason = f"step {before['next_step']} lost its worker {crashes} times"
+    runtime.runs.park(connection, run_id, reason)
+    runtime.inbox.open(
+        connection,
+        run_id,
+        Asked(
+            Question.CRASHES,
+            run_id,
+            attempts=int(before["fence"]),
+            detail={"step": before["next_step"], "crashes": crashes},
+        ),
+    )

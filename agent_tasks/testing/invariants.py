@@ -1,0 +1,185 @@
+"""The invariants, as questions to a ledger; each is named by its number in ARCHITECTURE.md.
+
+They hold between any two commits of the engine, so a test asks them after every one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import MetaData, and_, exists, func, or_, select
+
+from agent_tasks.identity import keyed_operation_id, nested_operation_id, operation_id, renewed_operation_id
+from agent_tasks.schema import Tables, tables
+from agent_tasks.states import FINISHED, IN_DOUBT, OperationStatus, Question, RunStatus
+from checkpoint.tables import build_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Connection
+
+_DOUBT = [str(status) for status in IN_DOUBT]
+_ENDED = [str(status) for status in FINISHED]
+_SETTLED = [str(OperationStatus.SUCCEEDED), str(OperationStatus.FAILED)]
+
+
+class Violation(NamedTuple):
+    """A row that breaks an invariant."""
+
+    invariant: str
+    subject: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: {self.subject} {self.what}"
+
+
+def check_invariants(connection: Connection, prefix: str = "agent_") -> list[Violation]:
+    """Return every violation in the ledger on this connection.
+
+    Args:
+        connection: reads the ledger; nothing is written.
+        prefix: of the table names.
+
+    Example:
+        >>> import tempfile
+        >>> from agent_tasks.database import open_engine
+        >>> from agent_tasks.migrate import upgrade
+        >>> engine = open_engine(f"sqlite:///{tempfile.mkdtemp()}/agent.db")
+        >>> _ = upgrade(engine)
+        >>> with engine.connect() as connection:
+        ...     check_invariants(connection)
+        []
+    """
+    found = tables(prefix)
+    return [violation for check in INVARIANTS.values() for violation in check(connection, found, prefix)]
+
+
+def _one_owner(connection: Connection, t: Tables, _prefix: str) -> Iterator[Violation]:
+    """I2: a running run has an owner with a fence, a token and an end; no other run has; no write is from the future."""
+    c = t.runs.c
+    running = c.status == RunStatus.RUNNING
+    incomplete = or_(c.lease_token.is_(None), c.lease_owner.is_(None), c.fence < 1, c.attempts < 1)
+    for (run_id,) in connection.execute(select(c.run_id).where(running, incomplete)):
+        yield Violation("I2", run_id, "is running without a complete lease")
+    for (run_id,) in connection.execute(select(c.run_id).where(~running, c.lease_token.isnot(None))):
+        yield Violation("I2", run_id, "has a lease and does not run")
+    o = t.operations.c
+    ahead = select(o.operation_id, o.fence).join(t.runs, c.run_id == o.run_id).where(o.fence > c.fence)
+    for identifier, fence in connection.execute(ahead):
+        yield Violation("I2", identifier, f"carries fence {fence}, which its run never had")
+
+
+def _stable_identity(connection: Connection, t: Tables, _prefix: str) -> Iterator[Violation]:
+    """I4: an operation's id follows from where its call stands; its idempotency key is the same string."""
+    o = t.operations.c
+    columns = (o.operation_id, o.run_id, o.seq, o.tool, o.ordinal, o.call_key, o.parent_operation, o.args_digest, o.idempotency_key)
+    for row in connection.execute(select(*columns)):
+        if row.call_key is not None:
+            expected = keyed_operation_id(row.run_id, row.tool, row.call_key)
+        elif row.parent_operation is not None:
+            expected = nested_operation_id(row.parent_operation, row.tool, row.ordinal)
+        else:
+            expected = operation_id(row.run_id, row.seq, row.tool, row.ordinal)
+        if row.operation_id not in (expected, renewed_operation_id(expected, row.args_digest)):
+            yield Violation("I4", row.operation_id, "has an id that does not follow from its call")
+        if row.idempotency_key != row.operation_id:
+            yield Violation("I4", row.operation_id, f"has the idempotency key {row.idempotency_key!r}")
+
+
+def _once(connection: Connection, t: Tables, _prefix: str) -> Iterator[Violation]:
+    """I5: what succeeded has a result or says that it is missing, what failed has an error, and both say when."""
+    o = t.operations.c
+    speechless = or_(
+        and_(o.status == OperationStatus.SUCCEEDED, o.result.is_(None), o.result_missing == 0),
+        and_(o.status == OperationStatus.FAILED, o.error.is_(None)),
+        and_(o.status.in_(_SETTLED), or_(o.finished_at.is_(None), o.ended.is_(None), o.attempts < 1)),
+    )
+    for identifier, status in connection.execute(select(o.operation_id, o.status).where(speechless)):
+        yield Violation("I5", identifier, f"is {status} without what a later attempt needs to return")
+
+
+def _not_stuck(connection: Connection, t: Tables, _prefix: str) -> Iterator[Violation]:
+    """I9: an unfinished run has a due time or an open question; a finished one has neither step nor due time."""
+    c, i = t.runs.c, t.inbox.c
+    asked = exists().where(i.run_id == c.run_id, i.closed_at.is_(None), i.question != Question.DOUBLED)
+    waits_for_person = c.status == RunStatus.NEEDS_ATTENTION
+    stuck = or_(
+        and_(c.status.notin_([*_ENDED, str(RunStatus.NEEDS_ATTENTION)]), c.due_at.is_(None)),
+        and_(waits_for_person, or_(~asked, c.due_at.isnot(None))),
+        and_(c.status.in_(_ENDED), or_(c.due_at.isnot(None), c.next_step.isnot(None), c.finished_at.is_(None))),
+    )
+    for run_id, status in connection.execute(select(c.run_id, c.status).where(stuck)):
+        yield Violation("I9", run_id, f"is {status}, and nothing will wake it, or something would wake it for nothing")
+
+
+def _history_stands(connection: Connection, t: Tables, prefix: str) -> Iterator[Violation]:
+    """I12: a run's position has its checkpoint and all before it, and a person's answer says who and why."""
+    c, i = t.runs.c, t.inbox.c
+    k = build_tables(MetaData(), f"{prefix}checkpoint_").checkpoints.c
+    counted = (
+        select(c.run_id, c.seq, func.count(func.distinct(k.seq)), func.max(k.seq))
+        .outerjoin_from(t.runs, k.run_id.table, k.run_id == c.run_id)
+        .group_by(c.run_id, c.seq)
+    )
+    for run_id, seq, count, newest in connection.execute(counted):
+        if newest is None or newest < seq or count < seq + 1:
+            yield Violation("I12", run_id, f"stands at {seq} with {count} checkpoints up to {newest}")
+    unsigned = select(i.item_id).where(i.reply.isnot(None), or_(i.replied_by.is_(None), i.replied_why.is_(None)))
+    for (item,) in connection.execute(unsigned):
+        yield Violation("I12", item, "was answered without who or why")
+
+
+def _no_orphan(connection: Connection, t: Tables, _prefix: str) -> Iterator[Violation]:
+    """I13: a succeeded run has no effect beyond its last checkpoint, or of a line that it left."""
+    c, o = t.runs.c, t.operations.c
+    beyond = (
+        select(o.operation_id)
+        .join(t.runs, c.run_id == o.run_id)
+        .where(
+            c.status == RunStatus.SUCCEEDED,
+            o.status == OperationStatus.SUCCEEDED,
+            o.effect != "read",
+            o.call_key.is_(None),
+            o.orphan_reply.is_(None),
+            or_(o.seq > c.seq, and_(o.seq > c.line_start_seq, o.line < c.line)),
+        )
+    )
+    for (identifier,) in connection.execute(beyond):
+        yield Violation("I13", identifier, "succeeded, and the line that its run ended on does not ask for it")
+
+
+def _no_doubt(connection: Connection, t: Tables, _prefix: str) -> Iterator[Violation]:
+    """I14: nothing is in doubt behind a run's position, or in a run that ended."""
+    c, o = t.runs.c, t.operations.c
+    behind = (
+        select(o.operation_id, o.status, c.status)
+        .join(t.runs, c.run_id == o.run_id)
+        .where(o.status.in_(_DOUBT), or_(c.status.in_(_ENDED), and_(o.seq <= c.seq, o.call_key.is_(None))))
+    )
+    for identifier, status, run_status in connection.execute(behind):
+        yield Violation("I14", identifier, f"is {status} in a {run_status} run that went on")
+
+
+#: The checks by the number of their invariant.
+INVARIANTS: dict[str, Callable[[Connection, Tables, str], Iterator[Violation]]] = {
+    "I2": _one_owner,
+    "I4": _stable_identity,
+    "I5": _once,
+    "I9": _not_stuck,
+    "I12": _history_stands,
+    "I13": _no_orphan,
+    "I14": _no_doubt,
+}
+
+
+def assert_invariants(connection: Connection, prefix: str = "agent_") -> None:
+    """Raise if the ledger on this connection breaks an invariant.
+
+    Raises:
+        AssertionError: names every violation.
+    """
+    violations: list[Any] = check_invariants(connection, prefix)
+    if violations:
+        raise AssertionError("\n".join(str(violation) for violation in violations))

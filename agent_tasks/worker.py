@@ -1,0 +1,104 @@
+"""The worker's side: a bootstep that owns the threads of the heartbeat and of the sweeper in the worker's parent."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celery import bootsteps
+
+from agent_tasks.config import Settings
+from agent_tasks.heartbeat import LOOK_SECONDS, Heartbeat
+from agent_tasks.runtime import Runtime
+from agent_tasks.slots import SLOTS_VARIABLE, Slots
+from agent_tasks.sweeper import Sweeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery import Celery
+
+logger = logging.getLogger(__name__)
+
+#: How long a stop waits for a thread, in seconds.
+_STOP_SECONDS = 5.0
+
+
+class Looper:
+    """Calls a function again and again in a thread; an exception is logged, and the next turn comes all the same."""
+
+    def __init__(self, name: str, turn: Callable[[], object], pause_seconds: float) -> None:
+        self._turn, self._pause_seconds = turn, pause_seconds
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop it and wait for the turn under way."""
+        self._stopped.set()
+        self._thread.join(_STOP_SECONDS)
+
+    def _loop(self) -> None:
+        while not self._stopped.wait(self._pause_seconds):
+            try:
+                self._turn()
+            except Exception as error:  # noqa: BLE001 - one bad row, or an outage, never ends the thread
+                logger.warning(
+                    "%s: %s: %s",
+                    self._thread.name,
+                    type(error).__name__,
+                    error,
+                    extra={"action": "loop_failed", "loop": self._thread.name},
+                )
+
+
+class AgentWorkerStep(bootsteps.StartStopStep):
+    """Keeps the leases of the worker's processes, and sweeps."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, worker: Any, **options: Any) -> None:
+        super().__init__(worker, **options)
+        self._loopers: list[Looper] = []
+        self._runtime: Runtime | None = None
+
+    def create(self, worker: Any) -> None:
+        """Make the table of slots before the pool makes its processes, which find it through the environment.
+
+        Raises:
+            ConfigurationError: the settings cannot keep the promise; the worker does not start.
+        """
+        Settings.of(worker.app)
+        folder = Path(tempfile.mkdtemp(prefix="agent-tasks-"))
+        os.environ[SLOTS_VARIABLE] = str(folder / "slots")
+
+    def start(self, worker: Any) -> None:
+        """Start the threads; after the pool's processes, which would not inherit them."""
+        settings = Settings.of(worker.app)
+        self._runtime = Runtime.of(worker.app, settings)
+        slots = Slots(os.environ[SLOTS_VARIABLE])
+        self._runtime.slots = slots
+        self._loopers = [
+            Looper("agent-heartbeat", Heartbeat(self._runtime).beat, LOOK_SECONDS),
+            Looper("agent-sweeper", Sweeper(self._runtime).sweep, settings.sweep_seconds),
+        ]
+        for looper in self._loopers:
+            looper.start()
+
+    def stop(self, worker: Any) -> None:
+        """Stop the threads; the pool's processes go on with what they have begun."""
+        for looper in self._loopers:
+            looper.stop()
+        self._loopers = []
+
+
+def add_to_worker(app: Celery) -> None:
+    """Let every worker of the app keep leases and sweep."""
+    app.steps["worker"].add(AgentWorkerStep)

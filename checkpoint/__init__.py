@@ -1,0 +1,46 @@
+"""Checkpoints of long runs: an exact codec, a hash chain over messages, and stores that grow linearly."""
+
+from checkpoint.codec import digest, dumps, loads
+from checkpoint.errors import (
+    CheckpointConflict,
+    CheckpointCorrupted,
+    CheckpointError,
+    CheckpointNotFound,
+    CorruptedBytes,
+    RegistrationError,
+    UnknownStore,
+    UnreadableValue,
+    UnstorableValue,
+)
+from checkpoint.opening import open_store
+from checkpoint.registry import registry
+from checkpoint.sql import SqlStore
+from checkpoint.state import CheckpointState, CheckpointSummary, Position
+from checkpoint.store import CheckpointStore
+from checkpoint.values import Opaque, Secret
+
+register = registry.register
+
+__all__ = [
+    "CheckpointConflict",
+    "CheckpointCorrupted",
+    "CheckpointError",
+    "CheckpointNotFound",
+    "CheckpointState",
+    "CheckpointStore",
+    "CheckpointSummary",
+    "CorruptedBytes",
+    "Opaque",
+    "Position",
+    "RegistrationError",
+    "Secret",
+    "SqlStore",
+    "UnknownStore",
+    "UnreadableValue",
+    "UnstorableValue",
+    "digest",
+    "dumps",
+    "loads",
+    "open_store",
+    "register",
+]

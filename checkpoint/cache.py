@@ -1,0 +1,75 @@
+"""What a process knows of the runs that it worked on last: so a load reads only news, and a save reads nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from checkpoint.tip import Tip
+
+#: Encoded messages that a store keeps in memory, in bytes. Runs that were not used for the longest time go first.
+CACHE_BYTES = 32 * 1024 * 1024
+
+_ENTRY_BYTES = 1024  # what an entry costs beside its messages
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """A head that this process saved or loaded.
+
+    It may be out of date, or part of a transaction that was rolled back. So a save compares the tip when it moves the
+    head, and a load uses the messages only where their link proves that they are a prefix of what it wants.
+
+    Args:
+        tip: The head.
+        items: Its encoded messages, of which the tip has the last link.
+    """
+
+    tip: Tip
+    items: list[bytes]
+
+
+class RunCache:
+    """The last known heads, within a limit of bytes. Safe to share between threads.
+
+    Args:
+        limit_bytes: The limit.
+    """
+
+    def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._known: OrderedDict[str, tuple[KnownRun, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, run_id: str) -> KnownRun | None:
+        """Return what is known of a run."""
+        with self._lock:
+            entry = self._known.get(run_id)
+            if entry is None:
+                return None
+            self._known.move_to_end(run_id)
+            return entry[0]
+
+    def put(self, run_id: str, known: KnownRun) -> None:
+        """Remember a head instead of the one before."""
+        size = sum(map(len, known.items)) + _ENTRY_BYTES
+        with self._lock:
+            self._drop(run_id)
+            self._known[run_id] = known, size
+            self._bytes += size
+            while self._bytes > self._limit_bytes:
+                self._drop(next(iter(self._known)))
+
+    def forget(self, run_id: str) -> None:
+        """Drop what is known of a run."""
+        with self._lock:
+            self._drop(run_id)
+
+    def _drop(self, run_id: str) -> None:
+        entry = self._known.pop(run_id, None)
+        if entry is not None:
+            self._bytes -= entry[1]

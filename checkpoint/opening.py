@@ -1,0 +1,84 @@
+"""From a URL to a store."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError
+
+from checkpoint.errors import UnknownStore
+from checkpoint.sql import SqlStore
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+#: How long a process waits for another one's write to an SQLite file, in seconds.
+BUSY_TIMEOUT_SECONDS = 30
+
+_EXAMPLES = {
+    "sqlite": "sqlite:///agent.db",
+    "postgresql": "postgresql://user@host/database",
+    "postgresql+psycopg": "postgresql+psycopg://user@host/database",
+}
+
+
+def open_store(url: str, prefix: str = "checkpoint_") -> SqlStore:
+    """Open the store that a URL names, and create its tables if they are missing.
+
+    Args:
+        url: ``sqlite:///path`` or ``postgresql://…`` (psycopg 3 in both spellings).
+        prefix: What the tables' names begin with.
+
+    Returns:
+        The store; close it when done, or use it in a ``with`` statement.
+
+    Raises:
+        UnknownStore: The URL names no store; the nearest scheme is suggested.
+
+    Example:
+        >>> from checkpoint import CheckpointState, open_store
+        >>> with open_store("sqlite:///" + directory + "/open.db") as store:
+        ...     store.save(CheckpointState("order-8", 0))
+        ...     store.head("order-8").seq
+        0
+    """
+    store = _OwnedSqlStore(_engine(url), prefix)
+    store.create_schema()
+    return store
+
+
+class _OwnedSqlStore(SqlStore):
+    """A store whose engine nobody else uses."""
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+def _engine(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise UnknownStore(str(url), f"a URL looks like {', '.join(_EXAMPLES.values())}") from error
+    shown = parsed.render_as_string(hide_password=True)
+    if parsed.drivername not in _EXAMPLES:
+        near = get_close_matches(parsed.drivername, _EXAMPLES, n=1, cutoff=0.5)
+        known = f"did you mean {_EXAMPLES[near[0]]}?" if near else f"schemes are {', '.join(_EXAMPLES)}"
+        raise UnknownStore(shown, known)
+    if parsed.drivername == "sqlite":
+        if parsed.database in (None, "", ":memory:"):
+            raise UnknownStore(shown, f"it names no file and would forget everything; use {_EXAMPLES['sqlite']}")
+        engine = create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_SECONDS})
+        event.listen(engine, "connect", _prepare_sqlite)
+        return engine
+    try:
+        return create_engine(parsed.set(drivername="postgresql+psycopg"))
+    except ImportError as error:
+        raise UnknownStore(shown, "its driver is missing; install psycopg[binary]") from error
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # WAL lets readers go on beside the writer; FULL keeps an acknowledged commit through a power cut.
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")

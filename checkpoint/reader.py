@@ -1,0 +1,230 @@
+"""Reading checkpoints from SQL: rows to states, each byte checked before it is decoded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import and_, false, or_, select
+
+from checkpoint.ancestry import load_ancestry
+from checkpoint.cache import KnownRun, RunCache
+from checkpoint.chain import ROOT, link
+from checkpoint.envelope import unpack
+from checkpoint.errors import CheckpointCorrupted, CorruptedBytes
+from checkpoint.record import checksum, decode_head, decode_items, moment
+from checkpoint.segments import Segments, length_of, load_segments
+from checkpoint.state import CheckpointState
+from checkpoint.tip import Tip
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection, Row, Select
+
+    from checkpoint.tables import Tables
+
+
+class Damage(Exception):
+    """What fails in a checkpoint; with the log and position of the first message that does, if it is one of them."""
+
+    def __init__(self, reason: str, place: tuple[int, int] | None = None) -> None:
+        super().__init__(reason, place)
+        self.reason = reason
+        self.place = place
+
+
+class Reader:
+    """Reads checkpoints in the transactions that it is given.
+
+    Args:
+        tables: Where they are.
+        cache: What need not be read again.
+    """
+
+    def __init__(self, tables: Tables, cache: RunCache) -> None:
+        self._heads = tables.heads
+        self._checkpoints = tables.checkpoints
+        self._messages = tables.messages
+        self._cache = cache
+
+    def heads(self) -> Select[Any]:
+        """Return the query for the checkpoints that are the heads of their runs.
+
+        Its columns are named ``head_…`` and ``checkpoint_…``, so that it can be joined to tables of others.
+        """
+        heads, checkpoints = self._heads, self._checkpoints
+        same = and_(
+            checkpoints.c.run_id == heads.c.run_id,
+            checkpoints.c.line == heads.c.line,
+            checkpoints.c.seq == heads.c.seq,
+        )
+        columns = [column.label(f"head_{column.name}") for column in heads.c]
+        columns += [column.label(f"checkpoint_{column.name}") for column in checkpoints.c]
+        return select(*columns).select_from(heads.outerjoin(checkpoints, same))
+
+    def head_row(self, connection: Connection, run_id: str) -> Row[Any] | None:
+        """Return a run's head and its checkpoint."""
+        return connection.execute(self.heads().where(self._heads.c.run_id == run_id)).one_or_none()
+
+    def tip(self, connection: Connection, run_id: str) -> Tip | None:
+        """Return a run's head without its checkpoint."""
+        columns = [column.label(f"head_{column.name}") for column in self._heads.c]
+        row = connection.execute(select(*columns).where(self._heads.c.run_id == run_id)).one_or_none()
+        return None if row is None else tip_of(row)
+
+    def row(self, connection: Connection, run_id: str, line: int, seq: int) -> Row[Any] | None:
+        """Return the row of one checkpoint."""
+        table = self._checkpoints
+        columns = [column.label(f"checkpoint_{column.name}") for column in table.c]
+        wanted = select(*columns).where(table.c.run_id == run_id, table.c.line == line, table.c.seq == seq)
+        return connection.execute(wanted).one_or_none()
+
+    def state(
+        self,
+        connection: Connection,
+        row: Row[Any],
+        bad_places: frozenset[tuple[int, int]] = frozenset(),
+        tip: Tip | None = None,
+    ) -> CheckpointState:
+        """Return the state of a row with the columns ``checkpoint_…``.
+
+        Args:
+            connection: Where its messages are read.
+            row: The row.
+            bad_places: Logs and positions of messages that are known to be damaged.
+            tip: The head, if the row is its checkpoint: then it is remembered.
+
+        Raises:
+            Damage: Bytes fail their checksum.
+        """
+        run_id: str = row.checkpoint_run_id
+        try:
+            head = unpack(row.checkpoint_head)
+            segments = load_segments(row.checkpoint_segments)
+        except (CorruptedBytes, ValueError) as error:
+            raise Damage(f"its head: {error}") from error
+        bound = (
+            run_id,
+            row.checkpoint_line,
+            row.checkpoint_seq,
+            row.checkpoint_parent_line,
+            row.checkpoint_step,
+            row.checkpoint_version,
+            row.checkpoint_created_at,
+            row.checkpoint_message_count,
+            row.checkpoint_segments,
+            row.checkpoint_chain,
+            head,
+        )
+        if checksum(bound) != row.checkpoint_checksum:
+            raise Damage("its head does not match its checksum")
+        if any(_holds(segments, place) for place in bad_places):
+            raise Damage("it shares a damaged message with a newer one")
+        items = self._items(connection, run_id, segments, row.checkpoint_chain)
+        if tip is not None and (tip.segments, tip.chain) == (segments, row.checkpoint_chain):
+            self._cache.put(run_id, KnownRun(tip, items))
+        agent_state, metadata = decode_head(head)
+        return CheckpointState(
+            run_id=run_id,
+            seq=row.checkpoint_seq,
+            step=row.checkpoint_step,
+            line=row.checkpoint_line,
+            messages=decode_items(items),
+            agent_state=agent_state,
+            metadata=metadata,
+            created_at=moment(row.checkpoint_created_at),
+            version=row.checkpoint_version,
+        )
+
+    def unchanged(self, connection: Connection, run_id: str, segments: Segments, chain: list[bytes]) -> int:
+        """Return how many messages at the start of the segments are those of `chain`, the links over others."""
+        table = self._messages
+        stored = (
+            select(table.c.chain).where(table.c.run_id == run_id, self._within(segments, 0)).order_by(table.c.position)
+        )
+        count = 0
+        for theirs, ours in zip(connection.scalars(stored), chain[1:], strict=False):
+            if theirs != ours:
+                break
+            count += 1
+        return count
+
+    def _items(self, connection: Connection, run_id: str, segments: Segments, chain: bytes) -> list[bytes]:
+        """Return the encoded messages that the segments hold, proven by `chain`."""
+        known = self._cache.get(run_id)
+        if known is not None and len(known.items) <= length_of(segments):
+            try:
+                return self._continue(connection, run_id, segments, known.items, known.tip.chain, chain)
+            except Damage:
+                pass  # what is known may belong to another line
+        return self._continue(connection, run_id, segments, [], ROOT, chain)
+
+    def _continue(
+        self,
+        connection: Connection,
+        run_id: str,
+        segments: Segments,
+        known: list[bytes],
+        known_chain: bytes,
+        chain: bytes,
+    ) -> list[bytes]:
+        items, last = list(known), known_chain
+        for row in self._tail(connection, run_id, segments, len(known)):
+            place = (row.log, row.position)
+            try:
+                item = unpack(row.payload)
+            except CorruptedBytes as error:
+                raise Damage(f"its message {row.position}: {error}", place) from error
+            last = link(last, item)
+            if row.position != len(items) or last != row.chain:
+                raise Damage(f"its message {row.position} does not match the chain", place)
+            items.append(item)
+        if len(items) != length_of(segments):
+            raise Damage(f"it has {len(items)} of its {length_of(segments)} messages")
+        if last != chain:
+            raise Damage("its messages do not match its chain")
+        return items
+
+    def _tail(self, connection: Connection, run_id: str, segments: Segments, start: int) -> list[Row[Any]]:
+        if start == length_of(segments):
+            return []
+        table = self._messages
+        rows = (
+            select(table.c.log, table.c.position, table.c.chain, table.c.payload)
+            .where(table.c.run_id == run_id, self._within(segments, start))
+            .order_by(table.c.position)
+        )
+        return list(connection.execute(rows))
+
+    def _within(self, segments: Segments, start: int) -> ColumnElement[bool]:
+        """Return the condition for the rows that the segments hold from `start` on."""
+        table = self._messages
+        ranges = []
+        for segment in segments:
+            if segment.until > start:
+                held = (table.c.log == segment.log, table.c.position >= start, table.c.position < segment.until)
+                ranges.append(and_(*held))
+                start = segment.until
+        return or_(*ranges) if ranges else false()
+
+
+def tip_of(row: Row[Any]) -> Tip:
+    """Return the head that the columns ``head_…`` of a row describe.
+
+    Raises:
+        CheckpointCorrupted: They describe none.
+    """
+    try:
+        segments, ancestry = load_segments(row.head_segments), load_ancestry(row.head_ancestry)
+    except ValueError as error:
+        reason = f"the row of its head: {error}; load(…, line=) still reads what is intact"
+        raise CheckpointCorrupted(row.head_run_id, row.head_line, row.head_seq, reason) from error
+    return Tip(row.head_line, row.head_seq, segments, row.head_chain, row.head_logs, ancestry)
+
+
+def _holds(segments: Segments, place: tuple[int, int]) -> bool:
+    log, position = place
+    start = 0
+    for segment in segments:
+        if segment.log == log and start <= position < segment.until:
+            return True
+        start = segment.until
+    return False

@@ -1,0 +1,290 @@
+"""The SQL store: PostgreSQL and SQLite, in the caller's transaction or its own."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import MetaData, delete, func, select, text, tuple_
+
+from checkpoint.ancestry import line_of
+from checkpoint.cache import RunCache
+from checkpoint.errors import CheckpointCorrupted, CheckpointNotFound
+from checkpoint.reader import Damage, Reader, tip_of
+from checkpoint.record import encode_state, moment
+from checkpoint.state import CheckpointState, CheckpointSummary, Position
+from checkpoint.tables import build_tables
+from checkpoint.writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection, Engine, Row, Select
+    from typing_extensions import Self
+
+    from checkpoint.tip import Tip
+
+_logger = logging.getLogger(__name__)
+
+_PAGE_ROWS = 200  # of a list of checkpoints; no connection is held while the caller looks at a page
+
+
+class SqlStore:
+    """Checkpoints in an SQL database.
+
+    Safe to share between threads. After a fork a child may go on using it, once it has called
+    ``engine.dispose(close=False)``.
+
+    Args:
+        engine: The caller's engine, for PostgreSQL or SQLite; the store never disposes of it.
+        prefix: What the tables' names begin with.
+
+    Raises:
+        ValueError: The engine is for another database.
+
+    Example:
+        >>> from sqlalchemy import create_engine
+        >>> from checkpoint import CheckpointState, SqlStore
+        >>> engine = create_engine("sqlite:///" + directory + "/agent.db")
+        >>> store = SqlStore(engine)
+        >>> store.create_schema()
+        >>> store.save(CheckpointState("order-7", 0, agent_state={"cart": ["tea"]}))
+        >>> store.load_latest("order-7").agent_state
+        {'cart': ['tea']}
+        >>> engine.dispose()
+    """
+
+    def __init__(self, engine: Engine, prefix: str = "checkpoint_") -> None:
+        dialect = engine.dialect.name
+        if dialect not in ("postgresql", "sqlite"):
+            raise ValueError(f"engine must be for postgresql or sqlite, got {dialect}")
+        self.metadata = MetaData()
+        self.tables = build_tables(self.metadata, prefix)
+        self._engine = engine
+        self._sqlite = dialect == "sqlite"
+        self._cache = RunCache()
+        self._reader = Reader(self.tables, self._cache)
+        self._writer = Writer(self.tables, self._reader, self._cache, dialect)
+
+    def create_schema(self, connection: Connection | None = None) -> None:
+        """Create the tables that are missing.
+
+        Args:
+            connection: Do it in the caller's transaction.
+        """
+        with self._transaction(connection) as own:
+            if not self._sqlite:  # two processes that create at once would collide in the catalog
+                own.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": self.tables.heads.name})
+            self.metadata.create_all(own)
+
+    def save(self, state: CheckpointState, connection: Connection | None = None) -> None:
+        """Append a checkpoint to its run; see `CheckpointStore.save`.
+
+        On PostgreSQL this is one statement, when the store saw the checkpoint before it.
+
+        Args:
+            state: The state.
+            connection: Save in the caller's transaction, which alone commits or rolls back.
+
+        Raises:
+            CheckpointConflict: The head is elsewhere, or holds other content; nothing was written.
+            UnstorableValue: A part of the state would not come back equal and of its own type.
+        """
+        record = encode_state(state)
+        # PostgreSQL appends in one statement, which needs no transaction and so two round trips less.
+        with self._transaction(connection, isolation="AUTOCOMMIT") as own:
+            self._writer.append(own, record)
+
+    def load_latest(self, run_id: str, connection: Connection | None = None) -> CheckpointState | None:
+        """Return the newest checkpoint of the head's ancestry that verifies, or None if the run has none.
+
+        Args:
+            run_id: The run.
+            connection: Read in the caller's transaction.
+
+        Raises:
+            CheckpointCorrupted: It has checkpoints and not one verifies.
+            UnreadableValue: The newest that verifies needs code or a package that is missing here.
+        """
+        with self._snapshot(connection) as own:
+            row = self._reader.head_row(own, run_id)
+            if row is None:
+                return None
+            tip = tip_of(row)
+            try:
+                return self._head_state(own, row, tip)
+            except Damage as damage:
+                return self._fall_back(own, run_id, tip, damage)
+
+    def load(
+        self, run_id: str, seq: int, line: int | None = None, connection: Connection | None = None
+    ) -> CheckpointState:
+        """Return one checkpoint.
+
+        Args:
+            run_id: The run.
+            seq: Its number.
+            line: Its line; None follows the head's ancestry.
+            connection: Read in the caller's transaction.
+
+        Raises:
+            CheckpointNotFound: There is none.
+            CheckpointCorrupted: Its bytes fail their checksum.
+            UnreadableValue: It needs code or a package that is missing here.
+        """
+        with self._snapshot(connection) as own:
+            row = self._find(own, run_id, seq, line)
+            try:
+                return self._reader.state(own, row)
+            except Damage as damage:
+                raise CheckpointCorrupted(run_id, row.checkpoint_line, seq, damage.reason) from damage
+
+    def head(self, run_id: str, connection: Connection | None = None) -> Position | None:
+        """Return where the run stands, or None if it has no checkpoint.
+
+        Args:
+            run_id: The run.
+            connection: Read in the caller's transaction.
+        """
+        with self._snapshot(connection) as own:
+            tip = self._reader.tip(own, run_id)
+        return None if tip is None else Position(run_id, tip.line, tip.seq)
+
+    def list_checkpoints(self, run_id: str, connection: Connection | None = None) -> Iterator[CheckpointSummary]:
+        """Yield every checkpoint of every line, newest first, without reading states.
+
+        Args:
+            run_id: The run.
+            connection: Read in the caller's transaction.
+        """
+        table = self.tables.checkpoints
+        names = ("line", "seq", "parent_line", "step", "created_at", "version", "message_count")
+        page = (
+            select(*(table.c[name] for name in names), func.length(table.c.head).label("head_bytes"))
+            .where(table.c.run_id == run_id)
+            .order_by(table.c.line.desc(), table.c.seq.desc())
+            .limit(_PAGE_ROWS)
+        )
+        rows: list[Row[Any]] = []
+        while True:
+            older = page.where(tuple_(table.c.line, table.c.seq) < (rows[-1].line, rows[-1].seq)) if rows else page
+            with self._snapshot(connection) as own:
+                rows = list(own.execute(older))
+            for row in rows:
+                values = row._asdict()
+                yield CheckpointSummary(run_id, **{**values, "created_at": moment(row.created_at)})
+            if len(rows) < _PAGE_ROWS:
+                return
+
+    def delete(self, run_id: str, connection: Connection | None = None) -> None:
+        """Remove everything of a run; no error if there is nothing.
+
+        Args:
+            run_id: The run.
+            connection: Do it in the caller's transaction.
+        """
+        with self._transaction(connection) as own:
+            for table in (self.tables.heads, self.tables.checkpoints, self.tables.messages):
+                own.execute(delete(table).where(table.c.run_id == run_id))
+        self._cache.forget(run_id)
+
+    def heads_query(self) -> Select[Any]:
+        """Return the query for the head of every run, to be joined to other tables of the same database.
+
+        Its columns are named ``head_…`` and ``checkpoint_…``; join on ``head_run_id``, and give the row to `state_of`.
+        A run whose head lost its checkpoint has None in the latter columns.
+        """
+        return self._reader.heads()
+
+    def state_of(self, row: Row[Any], connection: Connection) -> CheckpointState:
+        """Return the state of a row that has the columns of `heads_query`.
+
+        It reads only the messages that this store has not seen; none, if it made the checkpoint itself.
+
+        Args:
+            row: The row.
+            connection: Where messages are read, if any are needed.
+
+        Raises:
+            CheckpointCorrupted: Its bytes fail their checksum; `load_latest` finds the newest that verifies.
+            UnreadableValue: It needs code or a package that is missing here.
+        """
+        try:
+            return self._head_state(connection, row, tip_of(row))
+        except Damage as damage:
+            raise CheckpointCorrupted(row.head_run_id, row.head_line, row.head_seq, damage.reason) from damage
+
+    def close(self) -> None:
+        """Release what the store itself opened: nothing, since the engine is the caller's."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def _head_state(self, connection: Connection, row: Row[Any], tip: Tip) -> CheckpointState:
+        if row.checkpoint_run_id is None:
+            raise Damage("its row is missing")
+        return self._reader.state(connection, row, tip=tip)
+
+    def _find(self, connection: Connection, run_id: str, seq: int, line: int | None) -> Row[Any]:
+        row = None if line is None else self._reader.row(connection, run_id, line, seq)
+        if row is not None:
+            return row  # without a look at the head, which may be damaged
+        tip = self._reader.tip(connection, run_id)
+        if tip is None:
+            raise CheckpointNotFound(run_id, seq, line, "the run has no checkpoint at all")
+        if line is None and (found := line_of(tip.ancestry, seq)) is not None:
+            row = self._reader.row(connection, run_id, found, seq)
+        if row is None:
+            raise CheckpointNotFound(run_id, seq, line, f"its head is at line {tip.line}, seq {tip.seq}")
+        return row
+
+    def _fall_back(self, connection: Connection, run_id: str, tip: Tip, damage: Damage) -> CheckpointState:
+        newest = CheckpointCorrupted(run_id, tip.line, tip.seq, damage.reason)
+        bad_places = {damage.place} if damage.place else set()
+        for seq in range(tip.seq - 1, -1, -1):
+            line = line_of(tip.ancestry, seq)
+            row = None if line is None else self._reader.row(connection, run_id, line, seq)
+            if row is None:
+                continue
+            try:
+                state = self._reader.state(connection, row, frozenset(bad_places))
+            except Damage as older:
+                if older.place:
+                    bad_places.add(older.place)
+                continue
+            _logger.warning("%s; fell back to (line %d, seq %d)", newest, state.line, state.seq)
+            return state
+        raise CheckpointCorrupted(run_id, tip.line, tip.seq, f"{damage.reason}, and no older one verifies")
+
+    @contextmanager
+    def _transaction(self, connection: Connection | None, isolation: str = "READ COMMITTED") -> Iterator[Connection]:
+        if connection is not None:
+            yield connection
+            return
+        with self._connect(isolation) as own, own.begin():
+            self._begin(own, "BEGIN IMMEDIATE")  # a lock taken at the first write may come too late for SQLite
+            yield own
+
+    @contextmanager
+    def _snapshot(self, connection: Connection | None) -> Iterator[Connection]:
+        if connection is not None:
+            yield connection
+            return
+        # One snapshot, so that a delete between two statements does not look like damage.
+        with self._connect("REPEATABLE READ") as own, own.begin():
+            self._begin(own, "BEGIN")
+            yield own
+
+    def _connect(self, isolation: str) -> Connection:
+        connection = self._engine.connect()
+        # SQLite knows one isolation only, and how a transaction begins there is decided by `_begin`.
+        return connection if self._sqlite else connection.execution_options(isolation_level=isolation)
+
+    def _begin(self, own: Connection, statement: str) -> None:
+        # Python's driver begins only before a write; the caller's engine may have been told to begin by itself.
+        if self._sqlite and not getattr(own.connection.dbapi_connection, "in_transaction", False):
+            own.exec_driver_sql(statement)

