@@ -52,6 +52,8 @@ if agent_database_url.startswith(f"sqlite:///{_data}"):
     _data.mkdir(parents=True, exist_ok=True)
 
 if broker_url.startswith("filesystem:"):
+    # kombu's filesystem transport, made safe against a process that dies in the middle of a write.
+    broker_transport = "agent_tasks.embedded:Transport"
     _queues, _control = _data / "broker" / "queues", _data / "broker" / "control"
     for _folder in (_queues, _control):
         _folder.mkdir(parents=True, exist_ok=True)
@@ -79,6 +81,10 @@ task_default_queue = _setting("AGENT_QUEUE", "agents")
 # A worker takes one message ahead for each child and no more, so that nothing waits behind a long step while another
 # worker is idle.
 worker_prefetch_multiplier = 1
+
+# With a broker of files Celery keeps the place of a child that died for so long, in seconds, 10 by default, and takes no
+# message for it meanwhile; the doorbell of its run rings after half a second.
+worker_lost_wait = 1.0
 
 # A worker that starts before its broker waits for it, and one that loses it goes on with the steps under way: their
 # leases live in the ledger, not in the connection.

@@ -5,7 +5,10 @@ from agent_tasks.answers import AskAgain, CannotTell, Happened, NotHappened, Par
 from agent_tasks.attempt import current_run
 from agent_tasks.errors import (
     AgentTasksError,
+    AnswerNotAllowed,
+    AnswerTooLate,
     DedupeConflict,
+    InboxItemNotFound,
     LeaseLost,
     OutsideRun,
     RunFailed,
@@ -15,6 +18,8 @@ from agent_tasks.errors import (
     UnguardedTool,
 )
 from agent_tasks.handle import RunHandle
+from agent_tasks.inbox import AuditEntry, InboxItem
+from agent_tasks.inbox_client import InboxClient, open_inbox
 from agent_tasks.operations import Operation
 from agent_tasks.outcomes import done, fail
 from agent_tasks.task import AgentTask
@@ -40,9 +45,17 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "CannotTell",
     # running
     "RunHandle",
+    # asking a person
+    "open_inbox",
+    "InboxClient",
+    "InboxItem",
+    "AuditEntry",
     # errors
     "AgentTasksError",
+    "AnswerNotAllowed",
+    "AnswerTooLate",
     "DedupeConflict",
+    "InboxItemNotFound",
     "LeaseLost",
     "OutsideRun",
     "RunFailed",

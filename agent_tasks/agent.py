@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from agent_tasks.enqueue import enqueue
 from agent_tasks.errors import AgentNameTaken, AgentTasksError, RunNotFound, UnguardedTool, UnknownStep
@@ -68,6 +68,14 @@ class Agent:
     def runtime(self) -> Runtime:
         """What this process works with; made when it is first needed."""
         return AppState.of(self.app).runtime
+
+    @overload
+    def step(self, function: Callable[[Any], Any], /) -> Step: ...
+
+    @overload
+    def step(
+        self, /, *, start: bool = False, name: str | None = None, **task_options: Any
+    ) -> Callable[[Callable[[Any], Any]], Step]: ...
 
     def step(
         self,

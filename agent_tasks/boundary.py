@@ -85,7 +85,7 @@ class Boundary:
 
     def read(self, engine: Engine, work: Callable[[Connection], T]) -> T:
         """Run a transaction that only reads."""
-        with _translated("read"), engine.connect().execution_options(agent_reads_only=True) as connection:
+        with LedgerErrors("read"), engine.connect().execution_options(agent_reads_only=True) as connection:
             return work(connection)
 
     def commit(self, name: str, engine: Engine, work: Callable[[Connection], T]) -> T:
@@ -116,8 +116,8 @@ class Boundary:
         raise AssertionError("unreachable")
 
     def _commit_once(self, name: str, engine: Engine, work: Callable[[Connection], T]) -> T:
-        translated = _translated(name)
-        with translated, engine.connect() as connection:
+        errors = LedgerErrors(name)
+        with errors, engine.connect() as connection:
             # BEGIN IMMEDIATE on SQLite and READ COMMITTED on PostgreSQL are the engine's (see agent_tasks.database).
             transaction = connection.begin()
             try:
@@ -126,13 +126,13 @@ class Boundary:
             except BaseException:
                 transaction.rollback()
                 raise
-            translated.ambiguous = True  # from here on nobody can tell without looking
+            errors.ambiguous = True  # from here on nobody can tell without looking
             transaction.commit()
             self._cross("commit", name, "after")
         return value
 
 
-class _translated:  # noqa: N801 - reads as a clause
+class LedgerErrors:
     """Turn the driver's words for a lost database or a missing table into this package's."""
 
     def __init__(self, name: str) -> None:

@@ -8,7 +8,7 @@ from agent_tasks.operations import Operation, describe_failure, failure_seen_by_
 from agent_tasks.probing import ask_the_world
 from agent_tasks.recovery import Decision, Promise, decide
 from agent_tasks.states import Effect, OperationStatus, Question, Reply
-from agent_tasks.suspensions import Again, Ask, Asked, Wait
+from agent_tasks.suspensions import Ask, Asked, Wait
 from agent_tasks.tools import Guard
 from agent_tasks.transactional import execute_transactional
 from checkpoint import codec
@@ -187,7 +187,8 @@ def _with_intent(attempt: Attempt, request: Request, seen: Operation | None) -> 
         raise _LookAgain
     if operation.remaining() <= 0:  # past its own deadline before it began: nothing was sent, and nothing will be
         recorder.never_sent(attempt, operation)
-        attempt.suspend(Again(f"the deadline of {tool.name} passed before its body began"))
+        pause = runtime.settings.backoff_seconds(operation.attempts)
+        attempt.suspend(Wait(f"since the deadline of {tool.name} passed before its body began", seconds=pause))
     attempt.enter(operation.operation_id)
     try:
         with attempt.deadline_of(operation):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.engine import make_url
-
+from agent_tasks.database import parse_url
 from agent_tasks.errors import ConfigurationError, SingleHostOnly, did_you_mean
 
 if TYPE_CHECKING:
@@ -60,6 +60,15 @@ class Settings:
                 isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0
             ):
                 raise ConfigurationError(f"agent_{field.name} must be a number above 0, got {value!r}.")
+            if field.type == "int" and not isinstance(value, int):
+                raise ConfigurationError(f"agent_{field.name} must be a whole number, got {value!r}.")
+        if not isinstance(self.single_host, bool):
+            raise ConfigurationError(f"agent_single_host must be True or False, got {self.single_host!r}.")
+        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,29}", str(self.table_prefix)):
+            raise ConfigurationError(
+                "agent_table_prefix must be 1 to 30 of the characters a-z, 0-9 and _, no digit first, "
+                f"got {self.table_prefix!r}."
+            )
 
     def backoff_seconds(self, tries: int) -> float:
         """Return the pause before the next try, in seconds; ``tries`` were made."""
@@ -95,7 +104,7 @@ class Settings:
             SingleHostOnly: so it is, and ``agent_single_host`` is not set.
         """
         transport = (broker_url or "amqp").split("://", 1)[0].split("+", 1)[0]
-        is_sqlite = make_url(self.database_url).get_backend_name() == "sqlite"
+        is_sqlite = parse_url(self.database_url).get_backend_name() == "sqlite"
         if is_sqlite and transport not in _LOCAL_TRANSPORTS and not self.single_host:
             raise SingleHostOnly(
                 f"the broker ({transport}) can be reached by other hosts and the ledger (SQLite) cannot. Set "

@@ -18,6 +18,7 @@ from agent_tasks.outcomes import Done, Fail, Next, Outcome
 from agent_tasks.states import Question, RunStatus
 from agent_tasks.steps import Step, StepState
 from agent_tasks.suspensions import Ask, Asked, Lost
+from checkpoint import CheckpointState
 from checkpoint.errors import CheckpointError, UnstorableValue
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from agent_tasks.operations import Operation
     from agent_tasks.runtime import Runtime
     from agent_tasks.slots import Slot
-    from checkpoint import CheckpointState
 
 logger = logging.getLogger(__name__)
 
@@ -81,17 +81,18 @@ class Coordinator:
     def _claim(self, agent: Agent, step: str, run_id: str, seq: int, token: str, slot: Slot) -> Attempt | None:
         runtime = self.runtime
 
-        def work(connection: Connection) -> tuple[RowMapping, CheckpointState | None] | None:
+        def work(connection: Connection) -> tuple[RowMapping, CheckpointState | CheckpointError | None] | None:
             row = runtime.runs.claim(connection, run_id, seq, step, runtime.owner, token)
-            if row is None:
-                return None
-            return row, runtime.store.load_latest(run_id, connection=connection)
+            return None if row is None else (row, self._latest(connection, run_id))
 
         claimed = self._send_claim(work)
         if claimed is None:
             return None
         row, state = claimed
         slot.claimed(int(row["fence"]))
+        if not isinstance(state, CheckpointState) or (state.line, state.seq) != (row["line"], row["seq"]):
+            self._park_for_checkpoint(agent, row, slot, state)
+            return None
         first = row["attempts"] == 1 and row["line"] == 0
         # A second statement, since the first may have waited for the run's row and would miss what was written meanwhile.
         known = (
@@ -101,10 +102,13 @@ class Coordinator:
                 runtime.engine, lambda connection: runtime.ledger.of_run(connection, run_id, from_seq=seq)
             )
         )
-        if state is None or (state.line, state.seq) != (row["line"], row["seq"]):
-            self._park_for_checkpoint(agent, row, slot)
-            return None
         return Attempt(runtime, agent, row, state, known, slot)
+
+    def _latest(self, connection: Connection, run_id: str) -> CheckpointState | CheckpointError | None:
+        try:
+            return self.runtime.store.load_latest(run_id, connection=connection)
+        except CheckpointError as error:  # nothing that verifies, or a value that this release cannot read
+            return error
 
     def _send_claim(self, work: Any) -> Any:
         for tried in range(_CLAIM_TRIES):
@@ -116,18 +120,17 @@ class Coordinator:
             time.sleep(_CLAIM_PAUSE_SECONDS)
         return None
 
-    def _park_for_checkpoint(self, agent: Agent, row: RowMapping, slot: Slot) -> None:
-        from checkpoint import CheckpointState
-
+    def _park_for_checkpoint(self, agent: Agent, row: RowMapping, slot: Slot, found: object) -> None:
         nothing = CheckpointState(run_id=row["run_id"], seq=row["seq"], line=row["line"])
         attempt = Attempt(self.runtime, agent, row, nothing, [], slot)
+        why = str(found) if isinstance(found, CheckpointError) else "it does not verify"
         asked = Asked(
             Question.CHECKPOINT,
             attempt.run_id,
-            attempts=int(row["seq"]),
-            detail={"line": row["line"], "seq": row["seq"]},
+            attempts=int(row["fence"]),
+            detail={"line": row["line"], "seq": row["seq"], "why": why},
         )
-        attempt.doomed = Ask(f"checkpoint {row['seq']} of line {row['line']} does not verify", (asked,))
+        attempt.doomed = Ask(f"checkpoint {row['seq']} of line {row['line']} cannot be used: {why}", (asked,))
         self._suspend(attempt)
 
     def _ring_if_stale(self, run_id: str) -> None:
@@ -151,6 +154,20 @@ class Coordinator:
     def _run_body(self, attempt: Attempt) -> Outcome | Crashed:
         step = attempt.agent.steps[attempt.step]
         view = StepState(attempt.state)
+        logger.info(
+            "run %s: step %s begins, attempt %s at fence %s",
+            attempt.run_id,
+            attempt.step,
+            attempt.number,
+            attempt.fence,
+            extra={
+                "action": "step_begun",
+                "run_id": attempt.run_id,
+                "seq": attempt.seq,
+                "step": attempt.step,
+                "attempt": attempt.number,
+            },
+        )
         set_current(attempt)
         try:
             outcome = self._outcome_of(attempt, step, step.function(view))

@@ -13,9 +13,10 @@ from agent_tasks.errors import ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
+    from sqlalchemy.engine import URL
 
-#: Databases that this release keeps its promise on.
-DIALECTS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
+#: Databases that this release keeps its promise on, and the one driver for each.
+DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
 
 #: How long a writer waits for SQLite's one write lock, in milliseconds.
 SQLITE_BUSY_MS = 20_000
@@ -39,30 +40,54 @@ def open_engine(url: str, **options: Any) -> Engine:
         >>> open_engine("sqlite:///agent.db").dialect.name
         'sqlite'
     """
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        try:
+            return create_engine(parsed, isolation_level="READ COMMITTED", **options)
+        except ImportError as error:
+            raise ConfigurationError(
+                f"agent_database_url names PostgreSQL, and its driver is missing here ({error}): "
+                "pip install 'celery-agent-tasks[postgres]'."
+            ) from error
+    engine = create_engine(parsed, poolclass=NullPool, connect_args={"timeout": SQLITE_BUSY_MS / 1000}, **options)
+    event.listen(engine, "connect", _set_up_sqlite)
+    event.listen(engine, "begin", _begin_immediate)
+    return engine
+
+
+def parse_url(url: str) -> URL:
+    """Return the parts of a ledger's URL, its driver among them.
+
+    Raises:
+        ConfigurationError: it cannot be read, or names a database or driver that is not supported.
+
+    Example:
+        >>> parse_url("postgresql://host/agents").drivername
+        'postgresql+psycopg'
+    """
     try:
         parsed = make_url(url)
     except ArgumentError:
         raise ConfigurationError(
             f"agent_database_url must be a SQLAlchemy URL such as sqlite:///agent.db, got {url!r}."
         ) from None
-    backend = parsed.get_backend_name()
-    if backend not in DIALECTS:
+    backend, _, driver = parsed.drivername.partition("+")
+    if backend not in DRIVERS:
         raise ConfigurationError(
-            f"agent_database_url must name one of {', '.join(sorted(DIALECTS))}, got {backend!r}."
-            + did_you_mean(backend, DIALECTS)
+            f"agent_database_url must name one of {', '.join(sorted(DRIVERS))}, got {backend!r}."
+            + did_you_mean(backend, DRIVERS)
         )
-    if backend == "postgresql":
-        if parsed.drivername == "postgresql":
-            parsed = parsed.set(drivername=DIALECTS["postgresql"])
-        return create_engine(parsed, isolation_level="READ COMMITTED", **options)
-    if parsed.database in (None, "", ":memory:"):
+    if driver not in ("", DRIVERS[backend]):
+        raise ConfigurationError(
+            f"agent_database_url must begin with {backend}+{DRIVERS[backend]}:, got {parsed.drivername!r}: "
+            "the ledger is tested with one driver for each database."
+        )
+    if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise ConfigurationError(
             "agent_database_url must name a file, got an SQLite database in memory, which no other process sees."
         )
-    engine = create_engine(parsed, poolclass=NullPool, connect_args={"timeout": SQLITE_BUSY_MS / 1000}, **options)
-    event.listen(engine, "connect", _set_up_sqlite)
-    event.listen(engine, "begin", _begin_immediate)
-    return engine
+    # SQLAlchemy's own default for PostgreSQL is another driver.
+    return parsed if backend == "sqlite" else parsed.set(drivername=f"{backend}+{DRIVERS[backend]}")
 
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:

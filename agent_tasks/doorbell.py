@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from celery.utils import uuid
+from kombu.exceptions import ChannelError
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -102,13 +103,20 @@ class CeleryBell:
                 connection.ensure_connection(max_retries=1, timeout=5)
                 declared = self.app.amqp.queues[queue](connection.default_channel).queue_declare(passive=True)
                 return int(declared.message_count)
-        except Exception as error:  # noqa: BLE001 - a transport that cannot count, or a queue that is not there yet
+        except ChannelError as error:
+            if str(error.reply_code) == "404":  # to Redis a queue without messages is not there
+                return 0
+            logger.debug("queue %s cannot be counted: %s", queue, error)
+            return None
+        except Exception as error:  # noqa: BLE001 - a transport that cannot count, or a broker that is away
             logger.debug("queue %s cannot be counted: %s", queue, error)
             return None
 
     def queue_for(self, task: str) -> str:
         """See :class:`Bell`."""
-        route = self.app.amqp.router.route({}, task)
+        registered = self.app.tasks.get(task)
+        of_task = getattr(registered, "queue", None)  # as given to @agent.step(queue=…)
+        route = self.app.amqp.router.route({"queue": of_task} if of_task else {}, task)
         queue = route.get("queue")
         return str(getattr(queue, "name", queue) or self.app.conf.task_default_queue)
 

@@ -6,13 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.errors import RunFailed, RunNotFound, RunUnfinished
+from agent_tasks.inbox_client import InboxClient
 from agent_tasks.states import FINISHED, RunStatus
 from checkpoint import codec
 
 if TYPE_CHECKING:
     from sqlalchemy import RowMapping
 
-    from agent_tasks.inbox import InboxItem
+    from agent_tasks.inbox import AuditEntry, InboxItem
     from agent_tasks.operations import Operation
     from agent_tasks.runtime import Runtime
     from checkpoint import CheckpointState
@@ -55,6 +56,16 @@ class RunHandle:
         """Return the open questions about the run."""
         return self._runtime.boundary.read(
             self._runtime.engine, lambda connection: self._runtime.inbox.items(connection, self.run_id)
+        )
+
+    def resolve(self, item_id: str, reply: str, *, who: str, why: str, result: Any = None) -> bool:
+        """Answer a question about the run; see :meth:`agent_tasks.InboxClient.resolve`."""
+        return InboxClient(self._runtime).resolve(item_id, reply, who=who, why=why, result=result, run_id=self.run_id)
+
+    def audit(self) -> list[AuditEntry]:
+        """Return who decided what about the run, oldest first."""
+        return self._runtime.boundary.read(
+            self._runtime.engine, lambda connection: self._runtime.inbox.audit_trail(connection, self.run_id)
         )
 
     def state(self) -> CheckpointState | None:

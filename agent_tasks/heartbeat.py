@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from agent_tasks.sweeper import end_lease
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agent_tasks.runtime import Runtime
     from agent_tasks.slots import Lease
 
@@ -21,10 +23,15 @@ LOOK_SECONDS = 0.5
 
 
 class Heartbeat:
-    """Reads the slots of the worker's processes; runs in a thread of their parent, on connections of its own."""
+    """Reads the slots of the worker's processes; runs in a thread of their parent, on connections of its own.
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
+    Args:
+        runtime: of the parent.
+        replace_dead: lets the pool replace a process that is seen to be dead, if the pool can be told.
+    """
+
+    def __init__(self, runtime: Runtime, replace_dead: Callable[[], object] | None = None) -> None:
+        self.runtime, self._replace_dead = runtime, replace_dead
         self._renewed_at = float("-inf")
 
     def beat(self) -> None:
@@ -35,6 +42,8 @@ class Heartbeat:
         """
         leases = self.runtime.slots.leases()
         dead = [lease for lease in leases if lease.pid != os.getpid() and not is_alive(lease.pid)]
+        if dead and self._replace_dead is not None:
+            self._replace_dead()
         for lease in dead:
             self._give_back(lease)
         living = [lease for lease in leases if lease not in dead]

@@ -11,10 +11,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from agent_tasks.errors import AnswerNotAllowed, AnswerTooLate, InboxItemNotFound, did_you_mean
 from agent_tasks.states import FINISHED, IN_DOUBT, REPLIES, OperationStatus, Question, Reply
 from checkpoint import codec
+from checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.clock import Clock
@@ -38,6 +37,7 @@ class InboxItem:
         replies: what may be answered.
         detail: what a person should see: the tool, its arguments, evidence.
         opened_at: microseconds since 1970.
+        reply, replied_by, replied_why: of a closed item; an item that evidence closed has no reply.
     """
 
     item_id: str
@@ -54,6 +54,24 @@ class InboxItem:
     def replies(self) -> tuple[Reply, ...]:
         """What may be answered to this question."""
         return REPLIES[self.question]
+
+
+@dataclass(frozen=True)
+class AuditEntry:
+    """Who decided what about a run.
+
+    Attributes:
+        run_id, operation_id: what it was about.
+        at: microseconds since 1970 on the database's clock.
+        who, what, why: the person, the question with the answer, and the reason.
+    """
+
+    run_id: str
+    operation_id: str | None
+    at: int
+    who: str
+    what: str
+    why: str
 
 
 class Inbox:
@@ -78,7 +96,14 @@ class Inbox:
         )
         connection.execute(
             statement.on_conflict_do_update(
-                index_elements=["item_id"], set_={"closed_at": None, "reply": None, "opened_at": self.clock.now()}
+                index_elements=["item_id"],
+                set_={
+                    "closed_at": None,
+                    "reply": None,
+                    "replied_by": None,
+                    "replied_why": None,
+                    "opened_at": self.clock.now(),
+                },
             )
         )
 
@@ -90,6 +115,11 @@ class Inbox:
             statement = statement.where(c.run_id == run_id)
         rows = connection.execute(statement.order_by(c.opened_at, c.item_id)).mappings()
         return [_item(row) for row in rows]
+
+    def find(self, connection: Connection, item_id: str) -> InboxItem | None:
+        """Return one item, open or closed."""
+        row = connection.execute(select(self.table).where(self.table.c.item_id == item_id)).mappings().one_or_none()
+        return None if row is None else _item(row)
 
     def is_blocked(self, connection: Connection, run_id: str) -> bool:
         """Tell whether a question is open that holds the run."""
@@ -122,9 +152,17 @@ class Inbox:
         return None if reply is None else Reply(reply)
 
     def resolve(
-        self, connection: Connection, item_id: str, reply: Reply, *, who: str, why: str, result: bytes | None
+        self,
+        connection: Connection,
+        item_id: str,
+        reply: str,
+        *,
+        who: str,
+        why: str,
+        result: bytes | None,
+        run_id: str | None = None,
     ) -> tuple[str, bool]:
-        """Carry out a person's answer.
+        """Carry out a person's answer; ``run_id`` says whose item it must be.
 
         Returns:
             The run's id, and whether it is queued now because of this.
@@ -133,8 +171,9 @@ class Inbox:
             InboxItemNotFound, AnswerNotAllowed, AnswerTooLate: nothing was written.
         """
         found = connection.execute(select(self.table).where(self.table.c.item_id == item_id)).mappings().one_or_none()
-        if found is None:
-            raise InboxItemNotFound(f"no inbox item {item_id!r}. `agent-tasks inbox list` shows the open ones.")
+        if found is None or run_id not in (None, found["run_id"]):
+            whose = "" if run_id is None else f" of run {run_id!r}"
+            raise InboxItemNotFound(f"no inbox item {item_id!r}{whose}. `agent-tasks inbox list` shows the open ones.")
         run_id = str(found["run_id"])
         run = self.runs.find(connection, run_id, lock=True)
         row = connection.execute(select(self.table).where(self.table.c.item_id == item_id)).mappings().one()
@@ -150,6 +189,7 @@ class Inbox:
                 f"an answer to {item.question!s} must be one of {', '.join(allowed)}, got {str(reply)!r}."
                 + did_you_mean(str(reply), allowed)
             )
+        reply = Reply(reply)
         self._carry_out(connection, row, item, reply, who, why, result)
         c = self.table.c
         connection.execute(
@@ -175,11 +215,11 @@ class Inbox:
             )
         )
 
-    def audit_trail(self, connection: Connection, run_id: str) -> Sequence[RowMapping]:
+    def audit_trail(self, connection: Connection, run_id: str) -> list[AuditEntry]:
         """Return who decided what about a run, oldest first."""
-        table = self.audit_table
-        statement = select(table).where(table.c.run_id == run_id).order_by(table.c.audit_id)
-        return connection.execute(statement).mappings().all()
+        c = self.audit_table.c
+        statement = select(c.run_id, c.operation_id, c.at, c.who, c.what, c.why).where(c.run_id == run_id)
+        return [AuditEntry(*row) for row in connection.execute(statement.order_by(c.audit_id))]
 
     def _carry_out(
         self,
@@ -242,7 +282,7 @@ class Inbox:
         if self.ledger.doubts(connection, run_id):  # I14: no run ends on a doubt
             raise AnswerNotAllowed(
                 f"run {run_id!r} has an operation in doubt and cannot be ended before somebody says whether it happened: "
-                "answer its `unknown` items first."
+                "answer its `unknown` items first (after `retry` the run asks what it cannot find out by itself)."
             )
         if not self.runs.abort(connection, run_id, f"{item.question!s} answered with abort by {who}: {why}"):
             raise AnswerTooLate(f"run {run_id!r} does not wait for a person any more; nothing was changed.")
@@ -254,9 +294,17 @@ def _item(row: RowMapping) -> InboxItem:
         run_id=str(row["run_id"]),
         question=Question(row["question"]),
         operation_id=row["operation_id"],
-        detail={} if row["detail"] is None else dict(codec.loads(row["detail"])),
+        detail={} if row["detail"] is None else _detail(row["detail"]),
         opened_at=int(row["opened_at"]),
         reply=None if row["reply"] is None else Reply(row["reply"]),
         replied_by=row["replied_by"],
         replied_why=row["replied_why"],
     )
+
+
+def _detail(stored: bytes) -> dict[str, Any]:
+    # One value that this process cannot read must not hide the question, nor all the others in the list.
+    try:
+        return dict(codec.loads(stored))
+    except CheckpointError as error:
+        return {"unreadable": str(error)}

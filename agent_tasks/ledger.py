@@ -148,7 +148,7 @@ class Ledger:
         """Record a call that has no intent (``read``, ``transactional``) with its outcome.
 
         Returns:
-            False if another row stands there than was seen, and it is not this attempt's own.
+            False if another row stands there than was seen.
         """
         settled = {
             "fence": attempt.fence,
@@ -160,20 +160,17 @@ class Ledger:
         }
         if seen is None:
             row = {**request.planned(attempt), **settled, "attempts": 1, "first_started_at": self.clock.now()}
-            changed = self._insert(connection, row)
-        else:
-            changed = self._compare_and_set(
-                connection,
-                seen,
-                **settled,
-                attempts=seen.attempts + 1,
-                args=request.encoded,
-                args_digest=request.digest,
-            )
-        if changed:
-            return True
+            return self._insert(connection, row)
+        return self._compare_and_set(
+            connection, seen, **settled, attempts=seen.attempts + 1, args=request.encoded, args_digest=request.digest
+        )
+
+    def recorded_before(
+        self, connection: Connection, attempt: Attempt, request: Request, status: OperationStatus
+    ) -> bool:
+        """Tell whether an earlier sending of this attempt's record, whose answer was lost, was written."""
         found = self.find(connection, request.operation_id)
-        return found is not None and found.row["token"] == attempt.token and found.status is outcome["status"]
+        return found is not None and found.row["token"] == attempt.token and found.status is status
 
     def settle(
         self,

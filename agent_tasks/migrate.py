@@ -11,6 +11,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, text
 
+from agent_tasks.boundary import LedgerErrors
 from agent_tasks.database import open_engine
 from checkpoint.sql import SqlStore
 
@@ -35,6 +36,10 @@ def upgrade(url: str | Engine, prefix: str = "agent_") -> str:
     Returns:
         The revision that the ledger has now.
 
+    Raises:
+        ConfigurationError: the URL cannot be used.
+        LedgerUnavailable: the database did not answer.
+
     Example:
         >>> import tempfile
         >>> upgrade(f"sqlite:///{tempfile.mkdtemp()}/agent.db")
@@ -42,29 +47,31 @@ def upgrade(url: str | Engine, prefix: str = "agent_") -> str:
     """
     engine = url if isinstance(url, Engine) else open_engine(url)
     try:
-        if _revision(engine, prefix) != _newest():
-            with engine.connect() as connection, connection.begin():  # BEGIN IMMEDIATE on SQLite: one at a time
+        if revision(engine, prefix) != newest():
+            # BEGIN IMMEDIATE on SQLite: one at a time.
+            with LedgerErrors("db upgrade"), engine.connect() as connection, connection.begin():
                 if connection.dialect.name == "postgresql":
                     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
                 _upgrade(connection, prefix)
                 SqlStore(engine, prefix=f"{prefix}checkpoint_").create_schema(connection)
-        return _newest()
+        return newest()
     finally:
         if not isinstance(url, Engine):
             engine.dispose()
 
 
 def revision(engine: Engine, prefix: str = "agent_") -> str | None:
-    """Return the revision that a ledger has, or None if it has no tables."""
-    return _revision(engine, prefix)
+    """Return the revision that a ledger has, or None if it has no tables.
 
-
-def _revision(engine: Engine, prefix: str) -> str | None:
-    with engine.connect().execution_options(agent_reads_only=True) as connection:
+    Raises:
+        LedgerUnavailable: the database did not answer.
+    """
+    with LedgerErrors("db status"), engine.connect().execution_options(agent_reads_only=True) as connection:
         return MigrationContext.configure(connection, opts={"version_table": f"{prefix}version"}).get_current_revision()
 
 
-def _newest() -> str:
+def newest() -> str:
+    """Return the revision that this release works with."""
     head = ScriptDirectory.from_config(_config("agent_")).get_current_head()
     assert head is not None  # noqa: S101 - the package ships revisions
     return head

@@ -93,7 +93,8 @@ class Recorder:
         def work(connection: Connection) -> tuple[bool, bool]:
             if runtime.runs.owned(connection, attempt, share=True) is None:
                 return False, False
-            return True, runtime.ledger.record(connection, attempt, request, seen, **outcome)
+            recorded = runtime.ledger.record(connection, attempt, request, seen, **outcome)
+            return True, recorded or runtime.ledger.recorded_before(connection, attempt, request, outcome["status"])
 
         owns, recorded = self.write(attempt, "record", work)
         if not owns:

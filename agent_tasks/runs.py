@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, func, select, tuple_, update
+from sqlalchemy import and_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agent_tasks.schema import PROTOCOL
-from agent_tasks.states import FINISHED, RunStatus
-from agent_tasks.suspensions import Again, Ask, Wait
+from agent_tasks.states import RunStatus
+from agent_tasks.suspensions import Ask, Wait
 from checkpoint import codec
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class Runs:
             finished_at=self.clock.now(),
         )
 
-    def suspend(self, connection: Connection, attempt: Attempt, suspension: Again | Wait | Ask) -> RunStatus | None:
+    def suspend(self, connection: Connection, attempt: Attempt, suspension: Wait | Ask) -> RunStatus | None:
         """Give the run back without a checkpoint.
 
         A wait is only written with the count of wake-ups that the attempt saw: whatever came in meanwhile makes the
@@ -374,12 +374,6 @@ class Runs:
             c.run_id == run_id, c.status == RunStatus.QUEUED, c.due_at == seen_due_at, c.due_at <= self.clock.now()
         )
         return connection.execute(statement.values(due_at=self.clock.in_(again_in_seconds))).rowcount == 1
-
-    def unfinished(self, connection: Connection) -> int:
-        """Count the runs that have not ended."""
-        c = self.table.c
-        count = select(func.count()).select_from(self.table).where(c.status.notin_([str(s) for s in FINISHED]))
-        return int(connection.execute(count).scalar_one())
 
     def _lease_end(self) -> ColumnElement[int]:
         return self.clock.in_(self.settings.lease_seconds)

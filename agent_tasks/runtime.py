@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import tempfile
+import threading
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from sqlalchemy.engine import make_url
 
 from agent_tasks.boundary import Boundary
 from agent_tasks.clock import Clock
-from agent_tasks.database import open_engine
+from agent_tasks.database import open_engine, parse_url
 from agent_tasks.doorbell import Bell, CeleryBell, Ring
 from agent_tasks.inbox import Inbox
 from agent_tasks.ledger import Ledger
@@ -67,7 +64,7 @@ class Runtime:
         self.inbox = Inbox(self.tables, self.clock, self.runs, self.ledger)
         self.store = SqlStore(self.engine, prefix=f"{settings.table_prefix}checkpoint_")
         self.recorder = Recorder(self)
-        self.slots = slots or _slots_of_this_worker()
+        self._slots, self._slots_lock = slots, threading.Lock()
         #: Random for each start: containers share host names and boot ids.
         self.owner = f"{uuid.getnode():x}-{os.getpid()}-{secrets.token_hex(6)}"
 
@@ -77,10 +74,22 @@ class Runtime:
 
         An SQLite ledger is brought up to date on the way; that of a fleet is its operator's.
         """
-        if make_url(settings.database_url).get_backend_name() == "sqlite":
+        if parse_url(settings.database_url).get_backend_name() == "sqlite":
             upgrade(settings.database_url, settings.table_prefix)
         boundary = Boundary()
         return cls(settings, lambda b: CeleryBell(app, b, settings), boundary=boundary)
+
+    @property
+    def slots(self) -> Slots:
+        """What the heartbeat reads; made with the first attempt, so that callers and commands leave no file behind."""
+        with self._slots_lock:  # threads of one process must share one table
+            if self._slots is None:
+                self._slots = _slots_of_this_worker()
+            return self._slots
+
+    @slots.setter
+    def slots(self, slots: Slots) -> None:
+        self._slots = slots
 
     def new_token(self) -> str:
         """Return the random part of a lease, made before the claim is sent so that the claim can be found by it."""
@@ -99,6 +108,4 @@ class Runtime:
 
 def _slots_of_this_worker() -> Slots:
     path = os.environ.get(SLOTS_VARIABLE)
-    if path is None:
-        path = str(Path(tempfile.mkdtemp(prefix="agent-tasks-")) / "slots")
-    return Slots(path)
+    return Slots.temporary() if path is None else Slots(path)

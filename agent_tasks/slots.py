@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import struct
+import tempfile
 import threading
+import weakref
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -113,6 +116,14 @@ class Slots:
             os.close(descriptor)
         self._thread_lock = threading.Lock()
 
+    @classmethod
+    def temporary(cls) -> Slots:
+        """Make a table in a folder of its own, which is removed when this process is done with the table."""
+        folder = tempfile.mkdtemp(prefix="agent-tasks-")
+        slots = cls(Path(folder) / "slots")
+        weakref.finalize(slots, _remove, folder, os.getpid())
+        return slots
+
     def take(self, run_id: str, token: str, *, deadline: float) -> Slot:
         """Take a free place before a claim is sent.
 
@@ -178,3 +189,9 @@ class Slots:
             if fcntl is not None:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process that holds it
             yield
+
+
+def _remove(folder: str, pid: int) -> None:
+    # A forked process inherits the table, and must not take it away from its parent.
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)

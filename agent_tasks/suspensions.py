@@ -42,13 +42,6 @@ class Lost:
 
 
 @dataclass(frozen=True)
-class Again:
-    """Nothing is in doubt and nothing was sent: the run is claimable at once."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
 class Wait:
     """The run waits for a due time: ``until`` (microseconds on the database's clock), or ``seconds`` from now."""
 
@@ -65,4 +58,4 @@ class Ask:
     questions: tuple[Asked, ...]
 
 
-Suspension = Lost | Again | Wait | Ask
+Suspension = Lost | Wait | Ask

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
@@ -76,17 +74,16 @@ class AgentWorkerStep(bootsteps.StartStopStep):
             ConfigurationError: the settings cannot keep the promise; the worker does not start.
         """
         Settings.of(worker.app)
-        folder = Path(tempfile.mkdtemp(prefix="agent-tasks-"))
-        os.environ[SLOTS_VARIABLE] = str(folder / "slots")
+        self._slots = Slots.temporary()
+        os.environ[SLOTS_VARIABLE] = str(self._slots.path)
 
     def start(self, worker: Any) -> None:
         """Start the threads; after the pool's processes, which would not inherit them."""
         settings = Settings.of(worker.app)
         self._runtime = Runtime.of(worker.app, settings)
-        slots = Slots(os.environ[SLOTS_VARIABLE])
-        self._runtime.slots = slots
+        self._runtime.slots = self._slots
         self._loopers = [
-            Looper("agent-heartbeat", Heartbeat(self._runtime).beat, LOOK_SECONDS),
+            Looper("agent-heartbeat", Heartbeat(self._runtime, _replacer(worker)).beat, LOOK_SECONDS),
             Looper("agent-sweeper", Sweeper(self._runtime).sweep, settings.sweep_seconds),
         ]
         for looper in self._loopers:
@@ -97,6 +94,14 @@ class AgentWorkerStep(bootsteps.StartStopStep):
         for looper in self._loopers:
             looper.stop()
         self._loopers = []
+
+
+def _replacer(worker: Any) -> Callable[[], object] | None:
+    """Return what lets the pool replace its dead processes now; by itself Celery sometimes looks only every 5 seconds."""
+    hub, maintain = getattr(worker, "hub", None), getattr(getattr(worker.pool, "_pool", None), "maintain_pool", None)
+    if hub is None or maintain is None:  # a pool without an event loop has a thread that looks all the time
+        return None
+    return lambda: hub.call_soon(maintain)  # in the loop's thread, where the pool's own timer calls it too
 
 
 def add_to_worker(app: Celery) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 CACHE_BYTES = 32 * 1024 * 1024
 
 _ENTRY_BYTES = 1024  # what an entry costs beside its messages
+_ITEM_BYTES = 120  # what a message costs beside its own bytes: two objects' headers, a link, two references
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,13 @@ class KnownRun:
 
     Args:
         tip: The head.
-        items: Its encoded messages, of which the tip has the last link.
+        items: Its encoded messages.
+        chain: The links over them, of which the tip has the last.
     """
 
     tip: Tip
     items: list[bytes]
+    chain: list[bytes]
 
 
 class RunCache:
@@ -44,6 +49,7 @@ class RunCache:
         self._known: OrderedDict[str, tuple[KnownRun, int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
+        _caches.add(self)
 
     def get(self, run_id: str) -> KnownRun | None:
         """Return what is known of a run."""
@@ -56,7 +62,7 @@ class RunCache:
 
     def put(self, run_id: str, known: KnownRun) -> None:
         """Remember a head instead of the one before."""
-        size = sum(map(len, known.items)) + _ENTRY_BYTES
+        size = _ENTRY_BYTES + _ITEM_BYTES * len(known.items) + sum(map(len, known.items))
         with self._lock:
             self._drop(run_id)
             self._known[run_id] = known, size
@@ -73,3 +79,21 @@ class RunCache:
         entry = self._known.pop(run_id, None)
         if entry is not None:
             self._bytes -= entry[1]
+
+    def _restart(self) -> None:
+        self._lock = threading.Lock()
+        self._known.clear()
+        self._bytes = 0
+
+
+_caches: weakref.WeakSet[RunCache] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held a lock at the fork, and that thread does not exist in the child.
+    for cache in _caches:
+        cache._restart()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 #: Bytes of a link. 128 bits guard against accident and make a forged second history infeasible to stumble upon.
 LINK_BYTES = 16
@@ -30,3 +30,13 @@ def links(items: Iterable[bytes], root: bytes = ROOT) -> list[bytes]:
     for item in items:
         chain.append(link(chain[-1], item))
     return chain
+
+
+def relinked(items: Sequence[bytes], known_items: Sequence[bytes], known_chain: Sequence[bytes]) -> list[bytes]:
+    """Return the chain over `items` with the links of a known chain as far as its items are the same."""
+    same = 0
+    for item, known in zip(items, known_items, strict=False):
+        if item != known:
+            break
+        same += 1
+    return [*known_chain[:same], *links(items[same:], known_chain[same])]

@@ -97,5 +97,9 @@ def decode(raw: bytes) -> Any:
         return kinds.decoder.decode(raw)
     except (CorruptedBytes, UnreadableValue):
         raise
-    except (msgspec.MsgspecError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
+    except RecursionError as error:  # the stack was nearly used up before; the bytes are not to blame
+        raise UnreadableValue(
+            "value", 0, "the stack has no room for its depth; read it from fewer nested calls"
+        ) from error
+    except (msgspec.MsgspecError, ValueError, TypeError, ArithmeticError) as error:
         raise CorruptedBytes(f"{type(error).__name__}: {error}") from error

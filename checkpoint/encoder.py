@@ -87,6 +87,7 @@ class Encoding:
         raise _Refused(_reason(value))
 
     def _members(self, value: list[Any] | tuple[Any, ...], depth: int) -> Any:
+        """Return the members, themselves where msgpack takes all of them as they are."""
         _refuse_depth(depth)
         if not self._careful and _AS_IS.issuperset(map(type, value)):
             return value
@@ -100,18 +101,25 @@ class Encoding:
         return plain
 
     def _dict(self, value: dict[Any, Any], depth: int) -> Any:
+        """Return the dict, itself where msgpack takes all of it as it is: most of what agents store."""
         _refuse_depth(depth)
         if not _TEXT.issuperset(map(type, value)):
             return self._keyed_dict(value, depth + 1)
-        if not self._careful and not self._canonical and _AS_IS.issuperset(map(type, value.values())):
-            return value
-        plain: dict[str, Any] = {}
+        plain = {key: value[key] for key in sorted(value)} if self._canonical else value
+        if not self._careful and _AS_IS.issuperset(map(type, value.values())):
+            return plain
         key = ""
         try:
-            for key in sorted(value) if self._canonical else value:
+            for key, member in value.items():
                 if self._careful:
                     _careful_scalar(key)
-                plain[key] = self._plain(value[key], depth)
+                elif type(member) in _AS_IS:
+                    continue
+                converted = self._plain(member, depth)
+                if converted is not member:
+                    if plain is value:
+                        plain = dict(value)
+                    plain[key] = converted
         except _Refused as refused:
             refused.way.append(f"[{_short(key)}]")
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, false, or_, select
+from sqlalchemy import and_, bindparam, false, or_, select
 
 from checkpoint.ancestry import load_ancestry
 from checkpoint.cache import KnownRun, RunCache
@@ -17,7 +17,7 @@ from checkpoint.state import CheckpointState
 from checkpoint.tip import Tip
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Row, Select
+    from sqlalchemy import BindParameter, ColumnElement, Connection, Label, Row, Select, Table
 
     from checkpoint.tables import Tables
 
@@ -44,6 +44,14 @@ class Reader:
         self._checkpoints = tables.checkpoints
         self._messages = tables.messages
         self._cache = cache
+        # Built once, since building them costs as much as running them.
+        run_id: BindParameter[str] = bindparam("run_id")
+        self._head_row = self.heads().where(tables.heads.c.run_id == run_id)
+        self._tip = select(*_labelled(tables.heads, "head")).where(tables.heads.c.run_id == run_id)
+        table = tables.checkpoints
+        self._row = select(*_labelled(table, "checkpoint")).where(
+            table.c.run_id == run_id, table.c.line == bindparam("line"), table.c.seq == bindparam("seq")
+        )
 
     def heads(self) -> Select[Any]:
         """Return the query for the checkpoints that are the heads of their runs.
@@ -56,26 +64,21 @@ class Reader:
             checkpoints.c.line == heads.c.line,
             checkpoints.c.seq == heads.c.seq,
         )
-        columns = [column.label(f"head_{column.name}") for column in heads.c]
-        columns += [column.label(f"checkpoint_{column.name}") for column in checkpoints.c]
+        columns = (*_labelled(heads, "head"), *_labelled(checkpoints, "checkpoint"))
         return select(*columns).select_from(heads.outerjoin(checkpoints, same))
 
     def head_row(self, connection: Connection, run_id: str) -> Row[Any] | None:
         """Return a run's head and its checkpoint."""
-        return connection.execute(self.heads().where(self._heads.c.run_id == run_id)).one_or_none()
+        return connection.execute(self._head_row, {"run_id": run_id}).one_or_none()
 
     def tip(self, connection: Connection, run_id: str) -> Tip | None:
         """Return a run's head without its checkpoint."""
-        columns = [column.label(f"head_{column.name}") for column in self._heads.c]
-        row = connection.execute(select(*columns).where(self._heads.c.run_id == run_id)).one_or_none()
+        row = connection.execute(self._tip, {"run_id": run_id}).one_or_none()
         return None if row is None else tip_of(row)
 
     def row(self, connection: Connection, run_id: str, line: int, seq: int) -> Row[Any] | None:
         """Return the row of one checkpoint."""
-        table = self._checkpoints
-        columns = [column.label(f"checkpoint_{column.name}") for column in table.c]
-        wanted = select(*columns).where(table.c.run_id == run_id, table.c.line == line, table.c.seq == seq)
-        return connection.execute(wanted).one_or_none()
+        return connection.execute(self._row, {"run_id": run_id, "line": line, "seq": seq}).one_or_none()
 
     def state(
         self,
@@ -91,6 +94,48 @@ class Reader:
             row: The row.
             bad_places: Logs and positions of messages that are known to be damaged.
             tip: The head, if the row is its checkpoint: then it is remembered.
+
+        Raises:
+            Damage: Bytes fail their checksum.
+        """
+        head, segments, items, chain = self.verify(connection, row, bad_places)
+        if tip is not None and (tip.segments, tip.chain) == (segments, row.checkpoint_chain):
+            self._cache.put(row.checkpoint_run_id, KnownRun(tip, items, chain))
+        try:
+            agent_state, metadata = decode_head(head)
+            messages = decode_items(items)
+        except CorruptedBytes as error:  # whole, but not written by this codec
+            raise Damage(error.reason) from error
+        return CheckpointState(
+            run_id=row.checkpoint_run_id,
+            seq=row.checkpoint_seq,
+            step=row.checkpoint_step,
+            line=row.checkpoint_line,
+            messages=messages,
+            agent_state=agent_state,
+            metadata=metadata,
+            created_at=moment(row.checkpoint_created_at),
+            version=row.checkpoint_version,
+        )
+
+    def verify(
+        self,
+        connection: Connection,
+        row: Row[Any],
+        bad_places: frozenset[tuple[int, int]] = frozenset(),
+        *,
+        stored: bool = False,
+    ) -> tuple[bytes, Segments, list[bytes], list[bytes]]:
+        """Check all bytes of a row with the columns ``checkpoint_…`` and return its parts, still encoded.
+
+        Args:
+            connection: Where its messages are read.
+            row: The row.
+            bad_places: Logs and positions of messages that are known to be damaged.
+            stored: Whether messages are read even where this process knows them.
+
+        Returns:
+            The head, the segments, the messages, and the chain over them.
 
         Raises:
             Damage: Bytes fail their checksum.
@@ -118,21 +163,9 @@ class Reader:
             raise Damage("its head does not match its checksum")
         if any(_holds(segments, place) for place in bad_places):
             raise Damage("it shares a damaged message with a newer one")
-        items = self._items(connection, run_id, segments, row.checkpoint_chain)
-        if tip is not None and (tip.segments, tip.chain) == (segments, row.checkpoint_chain):
-            self._cache.put(run_id, KnownRun(tip, items))
-        agent_state, metadata = decode_head(head)
-        return CheckpointState(
-            run_id=run_id,
-            seq=row.checkpoint_seq,
-            step=row.checkpoint_step,
-            line=row.checkpoint_line,
-            messages=decode_items(items),
-            agent_state=agent_state,
-            metadata=metadata,
-            created_at=moment(row.checkpoint_created_at),
-            version=row.checkpoint_version,
-        )
+        known = None if stored else self._cache.get(run_id)
+        items, chain = self._messages_of(connection, run_id, segments, row.checkpoint_chain, known)
+        return head, segments, items, chain
 
     def unchanged(self, connection: Connection, run_id: str, segments: Segments, chain: list[bytes]) -> int:
         """Return how many messages at the start of the segments are those of `chain`, the links over others."""
@@ -147,41 +180,41 @@ class Reader:
             count += 1
         return count
 
-    def _items(self, connection: Connection, run_id: str, segments: Segments, chain: bytes) -> list[bytes]:
-        """Return the encoded messages that the segments hold, proven by `chain`."""
-        known = self._cache.get(run_id)
+    def _messages_of(
+        self, connection: Connection, run_id: str, segments: Segments, last: bytes, known: KnownRun | None
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Return the encoded messages that the segments hold and the chain over them, which ends with `last`."""
         if known is not None and len(known.items) <= length_of(segments):
             try:
-                return self._continue(connection, run_id, segments, known.items, known.tip.chain, chain)
+                return self._continue(connection, run_id, segments, (known.items, known.chain), last)
             except Damage:
                 pass  # what is known may belong to another line
-        return self._continue(connection, run_id, segments, [], ROOT, chain)
+        return self._continue(connection, run_id, segments, ([], [ROOT]), last)
 
     def _continue(
         self,
         connection: Connection,
         run_id: str,
         segments: Segments,
-        known: list[bytes],
-        known_chain: bytes,
-        chain: bytes,
-    ) -> list[bytes]:
-        items, last = list(known), known_chain
-        for row in self._tail(connection, run_id, segments, len(known)):
+        known: tuple[list[bytes], list[bytes]],
+        last: bytes,
+    ) -> tuple[list[bytes], list[bytes]]:
+        items, chain = list(known[0]), list(known[1])
+        for row in self._tail(connection, run_id, segments, len(items)):
             place = (row.log, row.position)
             try:
                 item = unpack(row.payload)
             except CorruptedBytes as error:
                 raise Damage(f"its message {row.position}: {error}", place) from error
-            last = link(last, item)
-            if row.position != len(items) or last != row.chain:
+            chain.append(link(chain[-1], item))
+            if row.position != len(items) or chain[-1] != row.chain:
                 raise Damage(f"its message {row.position} does not match the chain", place)
             items.append(item)
         if len(items) != length_of(segments):
             raise Damage(f"it has {len(items)} of its {length_of(segments)} messages")
-        if last != chain:
+        if chain[-1] != last:
             raise Damage("its messages do not match its chain")
-        return items
+        return items, chain
 
     def _tail(self, connection: Connection, run_id: str, segments: Segments, start: int) -> list[Row[Any]]:
         if start == length_of(segments):
@@ -204,6 +237,10 @@ class Reader:
                 ranges.append(and_(*held))
                 start = segment.until
         return or_(*ranges) if ranges else false()
+
+
+def _labelled(table: Table, prefix: str) -> list[Label[Any]]:
+    return [column.label(f"{prefix}_{column.name}") for column in table.c]
 
 
 def tip_of(row: Row[Any]) -> Tip:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from checkpoint.chain import links
+from checkpoint.chain import links, relinked
 from checkpoint.codec import decode, encode
-from checkpoint.errors import UnstorableValue
+from checkpoint.errors import CorruptedBytes, UnstorableValue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from checkpoint.cache import KnownRun
     from checkpoint.state import CheckpointState
 
 #: A head (agent_state and metadata) above this many bytes is warned about: each step stores it anew.
@@ -84,11 +85,12 @@ def checksum(bound: tuple[Any, ...]) -> bytes:
     return blake2b(msgspec.msgpack.encode(bound), digest_size=16, person=b"checkpoint.head").digest()
 
 
-def encode_state(state: CheckpointState) -> Record:
+def encode_state(state: CheckpointState, known: KnownRun | None = None) -> Record:
     """Encode a state.
 
     Args:
         state: The state.
+        known: An earlier head of the run, which spares hashing the messages that did not change.
 
     Returns:
         Its record.
@@ -119,7 +121,7 @@ def encode_state(state: CheckpointState) -> Record:
         state.version,
         _microseconds(state.created_at),
         items,
-        links(items),
+        links(items) if known is None else relinked(items, known.items, known.chain),
         head,
     )
 
@@ -131,8 +133,10 @@ def decode_head(head: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
         CorruptedBytes: The bytes are no head.
         UnreadableValue: A type in it cannot be rebuilt here.
     """
-    agent_state, metadata = decode(head)
-    return agent_state, metadata
+    match decode(head):
+        case [dict(agent_state), dict(metadata)]:
+            return agent_state, metadata
+    raise CorruptedBytes("a head must be a list of two dicts")
 
 
 def decode_items(items: Sequence[bytes]) -> list[Any]:

@@ -31,7 +31,7 @@ class Registration:
         upcast: Version → function that turns data of that version into data of the next.
         to_data: Value → data that the codec knows.
         from_data: Data of `version` → value.
-        checked: Whether a save must rebuild the value and compare, because `to_data` and `from_data` are the user's.
+        checked: Whether a save must rebuild the value and compare, because code of the user's takes part in it.
     """
 
     tag: str
@@ -109,7 +109,7 @@ class Registry:
         self._refuse_taken(tag, cls)
         if (to_data is None) != (from_data is None):
             raise RegistrationError(tag, "give both to_data and from_data, or neither")
-        checked = to_data is not None
+        checked = to_data is not None or (issubclass(cls, msgspec.Struct) and hasattr(cls, "__post_init__"))
         if to_data is None or from_data is None:
             to_data, from_data = _adapter(tag, cls)
         registration = Registration(tag, cls, version, steps, to_data, from_data, checked)

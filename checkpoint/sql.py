@@ -89,9 +89,10 @@ class SqlStore:
 
         Raises:
             CheckpointConflict: The head is elsewhere, or holds other content; nothing was written.
+            CheckpointCorrupted: The ancestor that a new line would start from is damaged; nothing was written.
             UnstorableValue: A part of the state would not come back equal and of its own type.
         """
-        record = encode_state(state)
+        record = encode_state(state, self._cache.get(state.run_id))
         # PostgreSQL appends in one statement, which needs no transaction and so two round trips less.
         with self._transaction(connection, isolation="AUTOCOMMIT") as own:
             self._writer.append(own, record)

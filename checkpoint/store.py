@@ -26,6 +26,7 @@ class CheckpointStore(Protocol):
 
         Raises:
             CheckpointConflict: The head is elsewhere, or holds other content; nothing was written.
+            CheckpointCorrupted: The ancestor that a new line would start from is damaged; nothing was written.
             UnstorableValue: A part of the state would not come back equal and of its own type.
         """
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ARRAY, func, insert, literal, select, true, update
+from sqlalchemy import ARRAY, bindparam, func, insert, select, true, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from checkpoint.ancestry import line_of, started
 from checkpoint.cache import KnownRun, RunCache
 from checkpoint.envelope import pack
-from checkpoint.errors import CheckpointConflict
-from checkpoint.segments import appended, branched, dump_segments, length_of, load_segments
+from checkpoint.errors import CheckpointConflict, CheckpointCorrupted
+from checkpoint.reader import Damage, Reader
+from checkpoint.segments import appended, branched, dump_segments, length_of
 from checkpoint.tip import Tip
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import Column, Connection, Table
 
-    from checkpoint.reader import Reader
     from checkpoint.record import Record
     from checkpoint.segments import Segments
     from checkpoint.tables import Tables
@@ -41,19 +41,23 @@ class Writer:
     """
 
     def __init__(self, tables: Tables, reader: Reader, cache: RunCache, dialect: str) -> None:
-        self._heads = tables.heads
-        self._checkpoints = tables.checkpoints
-        self._messages = tables.messages
         self._reader = reader
         self._cache = cache
         self._at_once = dialect == "postgresql"
-        self._insert = postgresql.insert if self._at_once else sqlite.insert
+        # Built once, since building them costs as much as running them.
+        start, move = _start(tables, dialect), _move(tables)
+        if self._at_once:
+            start, move = _with_rows(start, tables), _with_rows(move, tables)
+        self._start, self._move = start, move
+        self._add_checkpoint = insert(tables.checkpoints)
+        self._add_messages = insert(tables.messages)
 
     def append(self, connection: Connection, record: Record) -> None:
         """Append a record to its run, or find it there already.
 
         Raises:
             CheckpointConflict: The head is elsewhere, or holds other content; nothing was written.
+            CheckpointCorrupted: The ancestor that a new line would start from is damaged; nothing was written.
         """
         known = self._cache.get(record.run_id)
         tip = None if known is None else known.tip
@@ -65,20 +69,8 @@ class Writer:
                 return
             parent = self._parent(connection, record, tip)
             moved, written_from = self._next_tip(connection, record, tip, parent)
-            checkpoint = _checkpoint(record, None if parent is None else parent.line, moved)
-            messages = [
-                {
-                    "run_id": record.run_id,
-                    "log": moved.segments[-1].log,
-                    "position": position,
-                    "chain": record.chain[position + 1],
-                    "payload": pack(record.items[position]),
-                }
-                for position in range(written_from, len(record.items))
-            ]
-            write = self._write_at_once if self._at_once else self._write_in_steps
-            if write(connection, record.run_id, tip, moved, checkpoint, messages):
-                self._cache.put(record.run_id, KnownRun(moved, record.items))
+            if self._write(connection, record, tip, moved, None if parent is None else parent.line, written_from):
+                self._cache.put(record.run_id, KnownRun(moved, record.items, record.chain))
                 return
             tip = self._reader.tip(connection, record.run_id)
         raise _conflict(record, f"its head moved {_ATTEMPTS} times meanwhile; load it and go on from there")
@@ -100,13 +92,11 @@ class Writer:
         row = None if line is None else self._reader.row(connection, record.run_id, line, record.seq - 1)
         if row is None:
             raise _conflict(record, f"seq {record.seq - 1}, which it would follow, is not in the head's ancestry")
-        return replace(
-            tip,
-            line=row.checkpoint_line,
-            seq=row.checkpoint_seq,
-            segments=load_segments(row.checkpoint_segments),
-            chain=row.checkpoint_chain,
-        )
+        try:  # a line that stands on damage could not be read again
+            _, segments, _, chain = self._reader.verify(connection, row, stored=True)
+        except Damage as damage:
+            raise CheckpointCorrupted(record.run_id, row.checkpoint_line, row.checkpoint_seq, damage.reason) from damage
+        return replace(tip, line=row.checkpoint_line, seq=row.checkpoint_seq, segments=segments, chain=chain[-1])
 
     def _next_tip(self, connection: Connection, record: Record, tip: Tip | None, parent: Tip | None) -> tuple[Tip, int]:
         """Return the head after this save, and the position from which messages are written."""
@@ -135,53 +125,79 @@ class Writer:
                 return
         raise _conflict(record, "it is saved already with other content; load it, or save yours on a new line")
 
-    def _move_head(self, run_id: str, tip: Tip | None, moved: Tip) -> Any:
-        heads = self._heads
-        if tip is None:
-            return self._insert(heads).values(run_id=run_id, **moved.columns()).on_conflict_do_nothing()
-        still = [heads.c[name] == value for name, value in tip.columns().items()]
-        return update(heads).where(heads.c.run_id == run_id, *still).values(**moved.columns())
-
-    def _write_in_steps(
+    def _write(
         self,
         connection: Connection,
-        run_id: str,
+        record: Record,
         tip: Tip | None,
         moved: Tip,
-        checkpoint: dict[str, Any],
-        messages: list[dict[str, Any]],
+        parent_line: int | None,
+        written_from: int,
     ) -> bool:
-        if connection.execute(self._move_head(run_id, tip, moved)).rowcount != 1:
+        """Write the record if the head is still at `tip`; return whether it was."""
+        head = {"run": record.run_id, **{f"new_{name}": value for name, value in moved.columns().items()}}
+        statement = self._start
+        if tip is not None:
+            statement = self._move
+            head.update((f"old_{name}", value) for name, value in tip.columns().items())
+        checkpoint = _checkpoint(record, parent_line, moved)
+        log, positions = moved.segments[-1].log, range(written_from, len(record.items))
+        payloads = [pack(record.items[position]) for position in positions]
+        chain = record.chain[written_from + 1 :]
+        if self._at_once:
+            head.update((f"checkpoint_{name}", value) for name, value in checkpoint.items())
+            head.update(log=log, positions=list(positions), chains=chain, payloads=payloads)
+            return bool(connection.scalar(statement, head))
+        if connection.execute(statement, head).rowcount != 1:
             return False
-        connection.execute(insert(self._checkpoints), checkpoint)
-        if messages:
-            connection.execute(insert(self._messages), messages)
+        connection.execute(self._add_checkpoint, checkpoint)
+        if payloads:
+            rows = zip(positions, chain, payloads, strict=True)
+            names = ("run_id", "log", "position", "chain", "payload")
+            connection.execute(
+                self._add_messages, [dict(zip(names, (record.run_id, log, *row), strict=True)) for row in rows]
+            )
         return True
 
-    def _write_at_once(
-        self,
-        connection: Connection,
-        run_id: str,
-        tip: Tip | None,
-        moved: Tip,
-        checkpoint: dict[str, Any],
-        messages: list[dict[str, Any]],
-    ) -> bool:
-        """Do the same in one statement: one round trip, and atomic without a transaction around it."""
-        head = self._move_head(run_id, tip, moved).returning(self._heads.c.run_id).cte("moved")
-        table = self._checkpoints
-        values = select(*(literal(value, table.c[name].type) for name, value in checkpoint.items())).select_from(head)
-        saved = insert(table).from_select(list(checkpoint), values).cte("saved")
-        counted = select(func.count()).select_from(head).add_cte(saved)
-        if messages:
-            table = self._messages
-            names = ("position", "chain", "payload")
-            arrays = (literal([row[name] for row in messages], ARRAY(table.c[name].type)) for name in names)
-            rows = func.unnest(*arrays).table_valued(*(table.c[name] for name in names), name="rows").render_derived()
-            log = literal(moved.segments[-1].log, table.c.log.type)
-            values = select(head.c.run_id, log, *(rows.c[name] for name in names)).select_from(head.join(rows, true()))
-            counted = counted.add_cte(insert(table).from_select(["run_id", "log", *names], values).cte("added"))
-        return connection.scalar(counted) == 1
+
+def _start(tables: Tables, dialect: str) -> Any:
+    """Return the statement that gives a run its head, unless it has one."""
+    heads = tables.heads
+    new = {column.name: bindparam(f"new_{column.name}", type_=column.type) for column in _moving(heads)}
+    dialect_insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    return dialect_insert(heads).values(run_id=bindparam("run"), **new).on_conflict_do_nothing()
+
+
+def _move(tables: Tables) -> Any:
+    """Return the statement that moves a run's head, if all of it is still as expected."""
+    heads = tables.heads
+    new = {column.name: bindparam(f"new_{column.name}", type_=column.type) for column in _moving(heads)}
+    still = [column == bindparam(f"old_{column.name}") for column in _moving(heads)]
+    return update(heads).where(heads.c.run_id == bindparam("run"), *still).values(new)
+
+
+def _moving(heads: Table) -> list[Column[Any]]:
+    return [column for column in heads.c if not column.primary_key]
+
+
+def _with_rows(moving: Any, tables: Tables) -> Any:
+    """Return `moving` with the new rows, each written only if the head moved; it returns 1 then, and else 0.
+
+    One statement is one round trip, and atomic without a transaction around it.
+    """
+    head = moving.returning(tables.heads.c.run_id).cte("moved")
+    table = tables.checkpoints
+    values = select(*(bindparam(f"checkpoint_{column.name}", type_=column.type) for column in table.c))
+    saved = insert(table).from_select([column.name for column in table.c], values.select_from(head)).cte("saved")
+    table = tables.messages
+    columns = (table.c.position, table.c.chain, table.c.payload)
+    arrays = (bindparam(f"{column.name}s", type_=ARRAY(column.type)) for column in columns)
+    rows = func.unnest(*arrays).table_valued(*columns, name="rows").render_derived()
+    values = select(head.c.run_id, bindparam("log", type_=table.c.log.type), *rows.c).select_from(
+        head.join(rows, true())
+    )
+    added = insert(table).from_select(["run_id", "log", *(column.name for column in columns)], values).cte("added")
+    return select(func.count()).select_from(head).add_cte(saved, added)
 
 
 def _checkpoint(record: Record, parent_line: int | None, moved: Tip) -> dict[str, Any]:

@@ -64,6 +64,8 @@ def settings(environ: Mapping[str, str]) -> dict[str, Any]:
         "broker_connection_retry_on_startup": True,
         "task_default_queue": "orders",
         "worker_prefetch_multiplier": 1,
+        # On the embedded broker a dead child's message takes up the worker's prefetch window for so long; 10 s by default.
+        "worker_lost_wait": 1.0,
         "agent_database_url": environ.get("AGENT_DATABASE_URL", f"sqlite:///{folder / 'agent.db'}"),
         "agent_lease_seconds": LEASE_SECONDS,
         "agent_sweep_seconds": 0.5,
@@ -74,6 +76,7 @@ def settings(environ: Mapping[str, str]) -> dict[str, Any]:
         "agent_single_host": True,
     }
     if chosen["broker_url"].startswith("filesystem:"):
+        chosen["broker_transport"] = "agent_tasks.embedded:Transport"
         chosen["broker_transport_options"] = {
             "data_folder_in": str(folder / "queue"),
             "data_folder_out": str(folder / "queue"),
@@ -142,10 +145,11 @@ def mail(state: Any) -> Done:
     return done({"order": state["order"]["id"], "charge": state["charge"]["id"]})
 
 
-def worker_command(concurrency: int = 2) -> list[str]:
+def worker_command(name: str, concurrency: int = 2) -> list[str]:
     """The command line of a worker. Start it with ``start_new_session=True``, so that a whole worker can be killed.
 
     Args:
+        name: Of the worker, its own on this host.
         concurrency: How many child processes run steps.
     """
     options = [
@@ -154,7 +158,7 @@ def worker_command(concurrency: int = 2) -> list[str]:
         "--concurrency",
         str(concurrency),
         "--hostname",
-        "order@%h",
+        f"{name}@%h",
         "--loglevel",
         "WARNING",
     ]

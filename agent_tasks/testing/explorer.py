@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sqlalchemy import MetaData
 from sqlalchemy.exc import OperationalError
 
 from agent_tasks.boundary import Boundary, Point
@@ -24,6 +25,7 @@ from agent_tasks.inline import answer
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
 from agent_tasks.runtime import Runtime
+from agent_tasks.slots import Slots
 from agent_tasks.states import FINISHED, OperationStatus, RunStatus
 from agent_tasks.sweeper import Sweeper
 from agent_tasks.testing.invariants import check_invariants
@@ -32,8 +34,6 @@ from checkpoint import codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from sqlalchemy import Engine
 
     from agent_tasks.agent import Agent
     from agent_tasks.operations import Operation
@@ -134,12 +134,21 @@ def explore_crashes(
     with tempfile.TemporaryDirectory(prefix="agent-tasks-") as folder:
         url = database_url or f"sqlite:///{Path(folder) / 'ledger.db'}"
         upgrade(url)
-        return _Explorer(agent, input, world, url).explore(brokers, lost_answers=lost_answers)
+        explorer = _Explorer(agent, input, world, url, Slots(Path(folder) / "slots"))
+        try:
+            return explorer.explore(brokers, lost_answers=lost_answers)
+        finally:
+            explorer.engine.dispose()
 
 
 class _Explorer:
-    def __init__(self, agent: Agent, state: dict[str, Any], world: World, url: str) -> None:
-        self.agent, self.state, self.world, self.url = agent, state, world, url
+    def __init__(self, agent: Agent, state: dict[str, Any], world: World, url: str, slots: Slots) -> None:
+        self.agent, self.state, self.world = agent, state, world
+        self.settings, self.slots = Settings(url), slots
+        self.engine = open_engine(url)
+        metadata = MetaData()
+        metadata.reflect(self.engine)
+        self._tables = [t for t in metadata.sorted_tables if t.name.startswith("agent_") and t.name != "agent_version"]
         self.expected: tuple[RunStatus, Any] = (RunStatus.SUCCEEDED, None)
 
     def explore(self, brokers: tuple[Literal["redelivers", "emptied"], ...], *, lost_answers: bool) -> Exploration:
@@ -156,8 +165,16 @@ class _Explorer:
                 found.schedules.append(self._try(index, point, "lost answer", "redelivers"))
         return found
 
-    def _try(self, index: int, point: Point, fault: Literal["crash", "lost answer"],
-             broker: Literal["redelivers", "emptied"]) -> Schedule:
+    def empty(self) -> None:
+        """Forget the schedule before."""
+        with self.engine.connect() as connection, connection.begin():
+            for table in reversed(self._tables):
+                connection.execute(table.delete())
+        self.world.reset()
+
+    def _try(
+        self, index: int, point: Point, fault: Literal["crash", "lost answer"], broker: Literal["redelivers", "emptied"]
+    ) -> Schedule:
         play = _Play(self, index, fault=fault, broker=broker)
         problems = play.play()
         return Schedule(index, point, fault, broker, tuple(problems), play.hit == point)
@@ -166,7 +183,9 @@ class _Explorer:
 class _Play:
     """One run, with at most one fault in it."""
 
-    def __init__(self, explorer: _Explorer, crash_at: int | None, *, fault: str = "crash", broker: str = "redelivers") -> None:
+    def __init__(
+        self, explorer: _Explorer, crash_at: int | None, *, fault: str = "crash", broker: str = "redelivers"
+    ) -> None:
         self.explorer, self.crash_at, self.fault, self.broker = explorer, crash_at, fault, broker
         self.clock = Clock(0.0)
         self.crossed: list[Point] = []
@@ -178,15 +197,13 @@ class _Play:
         self.rings: list[Ring] = []
 
     def play(self) -> list[str]:
-        engine = open_engine(self.explorer.url)
-        self._empty(engine)
-        self.explorer.world.reset()
+        self.explorer.empty()
         try:
             self._live(self._observe)
         except Crash:
+            self.explorer.engine.dispose()  # the dead process's connections
             self._live(None)
-        self._judge(engine)
-        engine.dispose()
+        self._judge()
         return self.problems
 
     def _observe(self, point: Point) -> None:
@@ -203,14 +220,23 @@ class _Play:
 
     def _live(self, observer: Callable[[Point], None] | None) -> None:
         """One process, from its start until the run waits for nobody any more."""
-        runtime = Runtime(Settings(self.explorer.url), InlineBell, boundary=Boundary(observer), clock=self.clock)
+        runtime = self._runtime(observer)
         app_state = AppState.of(self.explorer.agent.app)
         app_state.use_runtime(runtime)
         try:
             self._drive(runtime)
         finally:
             app_state.use_runtime(None)
-            runtime.engine.dispose()
+
+    def _runtime(self, observer: Callable[[Point], None] | None) -> Runtime:
+        return Runtime(
+            self.explorer.settings,
+            InlineBell,
+            boundary=Boundary(observer),
+            engine=self.explorer.engine,
+            clock=self.clock,
+            slots=self.explorer.slots,
+        )
 
     def _drive(self, runtime: Runtime) -> None:
         agent, bell, sweeper = self.explorer.agent, runtime.bell, Sweeper(runtime)
@@ -253,9 +279,9 @@ class _Play:
         with runtime.engine.connect().execution_options(agent_reads_only=True) as connection:
             self.problems += [str(violation) for violation in check_invariants(connection)]
 
-    def _judge(self, engine: Engine) -> None:
-        runtime = Runtime(Settings(self.explorer.url), InlineBell, engine=engine, clock=self.clock)
-        row = runtime.boundary.read(engine, lambda connection: runtime.runs.find(connection, RUN_ID))
+    def _judge(self) -> None:
+        runtime = self._runtime(None)
+        row = runtime.boundary.read(runtime.engine, lambda connection: runtime.runs.find(connection, RUN_ID))
         if row is None:
             self.problems.append("the run was lost")
             return
@@ -263,18 +289,8 @@ class _Play:
         self.ending = (RunStatus(row["status"]), output)
         if self.crash_at is not None and self.ending != self.explorer.expected:
             self.problems.append(f"ended as {self.ending}, and as {self.explorer.expected} without the crash")
-        operations = runtime.boundary.read(engine, lambda connection: runtime.ledger.of_run(connection, RUN_ID))
+        operations = runtime.boundary.read(runtime.engine, lambda connection: runtime.ledger.of_run(connection, RUN_ID))
         self.problems += compare(operations, self.explorer.world.effects())
-
-    def _empty(self, engine: Engine) -> None:
-        from sqlalchemy import MetaData, text  # noqa: PLC0415
-
-        metadata = MetaData()
-        with engine.connect() as connection, connection.begin():
-            metadata.reflect(connection)
-            for table in metadata.sorted_tables:
-                if table.name.startswith("agent_") and table.name != "agent_version":
-                    connection.execute(text(f"DELETE FROM {table.name}"))  # noqa: S608 - a reflected name
 
 
 def compare(operations: list[Operation], effects: Counter[str]) -> list[str]:
@@ -292,5 +308,7 @@ def compare(operations: list[Operation], effects: Counter[str]) -> list[str]:
         repeats = operation.effect == "repeatable" and expected == 1
         if count != expected and not (repeats and count > 1):
             problems.append(f"{operation.tool} is {operation.status!s} and happened {count} times")
-    problems += [f"{identifier} happened and no operation knows of it" for identifier in effects if identifier not in known]
+    problems += [
+        f"{identifier} happened and no operation knows of it" for identifier in effects if identifier not in known
+    ]
     return problems

@@ -5,9 +5,10 @@ They hold between any two commits of the engine, so a test asks them after every
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import MetaData, and_, exists, func, or_, select
+from sqlalchemy import MetaData, Table, and_, exists, func, or_, select
 
 from agent_tasks.identity import keyed_operation_id, nested_operation_id, operation_id, renewed_operation_id
 from agent_tasks.schema import Tables, tables
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 _DOUBT = [str(status) for status in IN_DOUBT]
 _ENDED = [str(status) for status in FINISHED]
 _SETTLED = [str(OperationStatus.SUCCEEDED), str(OperationStatus.FAILED)]
+
+
+@cache
+def _checkpoints(prefix: str) -> Table:
+    return build_tables(MetaData(), f"{prefix}checkpoint_").checkpoints
 
 
 class Violation(NamedTuple):
@@ -74,7 +80,17 @@ def _one_owner(connection: Connection, t: Tables, _prefix: str) -> Iterator[Viol
 def _stable_identity(connection: Connection, t: Tables, _prefix: str) -> Iterator[Violation]:
     """I4: an operation's id follows from where its call stands; its idempotency key is the same string."""
     o = t.operations.c
-    columns = (o.operation_id, o.run_id, o.seq, o.tool, o.ordinal, o.call_key, o.parent_operation, o.args_digest, o.idempotency_key)
+    columns = (
+        o.operation_id,
+        o.run_id,
+        o.seq,
+        o.tool,
+        o.ordinal,
+        o.call_key,
+        o.parent_operation,
+        o.args_digest,
+        o.idempotency_key,
+    )
     for row in connection.execute(select(*columns)):
         if row.call_key is not None:
             expected = keyed_operation_id(row.run_id, row.tool, row.call_key)
@@ -117,7 +133,7 @@ def _not_stuck(connection: Connection, t: Tables, _prefix: str) -> Iterator[Viol
 def _history_stands(connection: Connection, t: Tables, prefix: str) -> Iterator[Violation]:
     """I12: a run's position has its checkpoint and all before it, and a person's answer says who and why."""
     c, i = t.runs.c, t.inbox.c
-    k = build_tables(MetaData(), f"{prefix}checkpoint_").checkpoints.c
+    k = _checkpoints(prefix).c
     counted = (
         select(c.run_id, c.seq, func.count(func.distinct(k.seq)), func.max(k.seq))
         .outerjoin_from(t.runs, k.run_id.table, k.run_id == c.run_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from checkpoint import codec
@@ -16,11 +17,14 @@ def settle_inbox(runtime: Runtime, world: World) -> None:
     for item in runtime.boundary.read(runtime.engine, runtime.inbox.items):
         reply, result = world.person(item)
 
-        def work(connection, item=item, reply=reply, result=result):  # type: ignore[no-untyped-def]
-            return runtime.inbox.resolve(
-                connection, item.item_id, reply, who="tester", why="looked at the outside world", result=codec.dumps(result)
-            )
-
-        run_id, queued = runtime.boundary.commit("resolve", runtime.engine, work)
+        answer = partial(
+            runtime.inbox.resolve,
+            item_id=item.item_id,
+            reply=reply,
+            who="tester",
+            why="looked at the outside world",
+            result=codec.dumps(result),
+        )
+        run_id, queued = runtime.boundary.commit("resolve", runtime.engine, answer)
         if queued:
             runtime.ring(run_id)

@@ -352,6 +352,28 @@ def test_after_a_fallback_a_new_line_goes_on(engine: Engine, store: SqlStore, ru
     assert SqlStore(engine).load_latest(run_id) == state_at(run_id, 3, line=1)
 
 
+@pytest.mark.parametrize(
+    ("table", "where", "values"),
+    [
+        ("checkpoints", {"seq": 2}, {"segments": b"\x91\x92\x05\x02"}),
+        ("checkpoints", {"seq": 2}, {"segments": b"nonsense"}),
+        ("messages", {"position": 1}, {"payload": b"lost"}),
+    ],
+    ids=["pointer", "broken pointer", "message"],
+)
+def test_a_new_line_never_stands_on_damage(
+    engine: Engine, store: SqlStore, run_id: str, table: str, where: dict[str, Any], values: dict[str, Any]
+) -> None:
+    for seq in range(4):
+        store.save(state_at(run_id, seq))
+    tamper(store, engine, run_id, table, where, **values)
+    with pytest.raises(CheckpointCorrupted, match=r"line 0, seq 2\)"):
+        store.save(state_at(run_id, 3, line=1))
+    assert store.head(run_id) == Position(run_id, 0, 3)
+    store.save(state_at(run_id, 2, line=1))
+    assert SqlStore(engine).load_latest(run_id) == state_at(run_id, 2, line=1)
+
+
 def test_a_run_whose_checkpoints_all_fail_says_so(engine: Engine, store: SqlStore, run_id: str) -> None:
     for seq in range(3):
         store.save(state_at(run_id, seq))
@@ -377,6 +399,18 @@ def test_missing_code_is_no_damage_and_nothing_older_is_taken(
     checkpoint.register("test.Part", Part, to_data=lambda _: 1, from_data=lambda data: 1 / (data - data))
     with pytest.raises(UnreadableValue, match=r"'test.Part' \(version 1\) cannot be read: ZeroDivisionError"):
         store.load_latest(run_id)
+
+
+def test_whole_bytes_that_the_codec_did_not_write_are_damage(
+    engine: Engine, store: SqlStore, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(state_at(run_id, 0))
+    monkeypatch.setattr("checkpoint.record.encode", lambda *_: b"\x01")
+    store.save(CheckpointState(run_id, 1))
+    monkeypatch.undo()
+    with pytest.raises(CheckpointCorrupted, match="a head must be a list of two dicts"):
+        store.load(run_id, 1)
+    assert store.load_latest(run_id) == state_at(run_id, 0)
 
 
 def test_a_large_head_is_warned_about_with_its_largest_keys(

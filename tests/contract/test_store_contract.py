@@ -139,7 +139,7 @@ def test_other_content_for_the_head_is_a_conflict(
     assert store.load_latest(run_id) == states[2]
 
 
-@pytest.mark.parametrize(("line", "seq"), [(0, 0), (0, 1), (0, 4), (1, 4), (1, 9)], ids=lambda number: str(number))
+@pytest.mark.parametrize(("line", "seq"), [(0, 0), (0, 1), (0, 4), (1, 4), (1, 9)], ids=str)
 def test_a_position_that_does_not_follow_the_head_is_a_conflict(
     store: CheckpointStore, run_id: str, line: int, seq: int
 ) -> None:
@@ -193,9 +193,9 @@ def test_summaries_come_newest_first(store: CheckpointStore, run_id: str) -> Non
 
 
 def test_a_long_list_is_complete(store: CheckpointStore, run_id: str) -> None:
-    for seq in range(450):
+    for seq in range(205):
         store.save(CheckpointState(run_id, seq))
-    assert [one.seq for one in store.list_checkpoints(run_id)] == list(range(449, -1, -1))
+    assert [one.seq for one in store.list_checkpoints(run_id)] == list(range(204, -1, -1))
 
 
 def test_an_old_message_changed_in_place_is_noticed(store: CheckpointStore, run_id: str) -> None:

@@ -88,7 +88,8 @@ class Attempt:
         """What to do about the operation, by what this attempt knows of it."""
         status = self.worker.known[0]
         if status in SETTLED:
-            yield self._goes(f"meets the record: {status}", self._done("landed" if status == "succeeded" else "refused"))
+            answer = "landed" if status == "succeeded" else "refused"
+            yield self._goes(f"meets the record: {status}", self._done(answer))
         elif self.effect == "transactional":
             yield from self._effect_in_the_ledger()
         elif self.effect == "read" or not self.rules.intent_first:
@@ -121,10 +122,10 @@ class Attempt:
 
     def _executing(self, state: State) -> tuple[State, Worker]:
         """The operation as the intent leaves it, and the worker that may start the body."""
-        operation, fence = state.operation(self.step), self.worker.fence
+        operation = state.operation(self.step)
         attempt = operation.attempts + 1
-        written = Operation("executing", attempt, fence, False, operation.key_dead, operation.status in DOUBT)
-        intended = Worker("intended", self.step, fence, written.version, attempt)
+        written = Operation("executing", attempt, False, operation.key_dead, operation.status in DOUBT)
+        intended = Worker("intended", self.step, self.worker.fence, written.version, attempt)
         return state.with_operation(self.step, **written._asdict()), intended
 
     def _intent(self) -> Iterator[Move]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 S = TypeVar("S", bound=Hashable)
 
 
-class Step(NamedTuple, Generic[S]):
+@dataclass(slots=True)
+class Step(Generic[S]):
     """One transition that the model allows."""
 
     label: str

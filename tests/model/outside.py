@@ -93,7 +93,8 @@ class Outside:
                 for index, worker in enumerate(after.workers):
                     if worker.at == "sent" and (worker.step, worker.attempt) == (step, attempt):
                         answered = worker._replace(at="answered", answer=answer)
-                        yield Move(f"fence {worker.fence}: hears that {name} {answer}", after.with_worker(index, answered))
+                        hears = f"fence {worker.fence}: hears that {name} {answer}"
+                        yield Move(hears, after.with_worker(index, answered))
 
     def _land(self, state: State, step: int, effect: str) -> State:
         vendor = state.vendor(step)

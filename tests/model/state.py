@@ -29,7 +29,6 @@ class Operation(NamedTuple):
 
     status: str = ""
     attempts: int = 0
-    fence: int = 0
     horizon_passed: bool = False
     key_dead: bool = False
     """We no longer trust the vendor to remember the key."""
@@ -41,13 +40,19 @@ class Operation(NamedTuple):
         """What a compare-and-set compares."""
         return self.status, self.attempts
 
+    def canonical(self) -> Operation:
+        """Without what no longer matters."""
+        if self.status in DOUBT:
+            return self
+        return Operation(self.status, self.attempts, key_dead=self.key_dead and self.status not in SETTLED)
+
 
 class Vendor(NamedTuple):
     """The outside world of one operation."""
 
     effects: int = 0
-    key: str = ""
-    """"" never seen, "known" or "forgotten"."""
+    key: str = "new"
+    """Then "known", then "forgotten"."""
     voided: int = 0
     """Requests of attempts up to this one are refused."""
     visible: bool = False
@@ -64,8 +69,9 @@ class Worker(NamedTuple):
     known: tuple[str, int] = ("", 0)
     """The version of the operation that this attempt has read."""
     attempt: int = 0
+    """The attempt of the operation whose intent it committed."""
     late: bool = False
-    """The deadline of its own intent has passed."""
+    """The deadline of that intent has passed."""
     answer: str = ""
 
 
@@ -91,8 +97,8 @@ class State(NamedTuple):
     def with_vendor(self, step: int, **fields: Any) -> State:
         return self._replace(vendors=_put(self.vendors, step - 1, self.vendor(step)._replace(**fields)))
 
-    def with_worker(self, name: int, worker: Worker) -> State:
-        return self._replace(workers=_put(self.workers, name, worker))
+    def with_worker(self, index: int, worker: Worker) -> State:
+        return self._replace(workers=_put(self.workers, index, worker))
 
     def operation(self, step: int) -> Operation:
         return self.operations[step - 1]
@@ -116,13 +122,7 @@ class State(NamedTuple):
 
     def canonical(self) -> State:
         """One state for all those that differ in nothing which matters."""
-        held = {worker.fence for worker in self.workers}
-        operations = tuple(
-            Operation(o.status, o.attempts, key_dead=o.key_dead and o.status not in SETTLED)
-            if o.status not in DOUBT
-            else o._replace(fence=o.fence if o.fence in held else 0)
-            for o in self.operations
-        )
+        operations = tuple(operation.canonical() for operation in self.operations)
         rung = self.rung and self.run.status == "queued"
         return self._replace(workers=tuple(sorted(self.workers)), operations=operations, rung=rung)
 

@@ -7,7 +7,6 @@ import itertools
 import math
 import pickle
 from collections import OrderedDict, namedtuple
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
@@ -18,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import checkpoint
@@ -69,12 +68,11 @@ class Shape(msgspec.Struct):
 
 
 @pytest.fixture(autouse=True)
-def types_of_this_file(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def types_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_by_class", {})
     monkeypatch.setattr(registry, "_by_tag", {})
     for cls in (Colour, Right, Level, Line, Derived, Point, Shape):
         checkpoint.register(f"test.{cls.__name__}", cls)
-    yield
 
 
 def same(one: Any, other: Any) -> bool:
@@ -82,7 +80,9 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, float):
-        return math.copysign(1, one) == math.copysign(1, other) and (one == other or (one != one and other != other))
+        return math.copysign(1, one) == math.copysign(1, other) and (
+            one == other or (math.isnan(one) and math.isnan(other))
+        )
     if isinstance(one, complex):
         return same(one.real, other.real) and same(one.imag, other.imag)
     if isinstance(one, Decimal):
@@ -116,7 +116,9 @@ def same(one: Any, other: Any) -> bool:
         UUID(int=7), date(1, 1, 1), date(9999, 12, 31), timedelta(-1, 1, 1), timedelta.max, timedelta.min,
         time(1, 2, 3, 4), time(2, fold=1), time(1, tzinfo=timezone.utc), time(1, tzinfo=BERLIN),
         datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN), datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN, fold=1),
-        datetime(2024, 3, 31, 2, 30, tzinfo=BERLIN), datetime.min, datetime.max, datetime(2024, 1, 1, fold=1),
+        datetime(2024, 3, 31, 2, 30, tzinfo=BERLIN), datetime.min, datetime.max,  # noqa: DTZ901
+        datetime(2024, 1, 1, fold=1),  # noqa: DTZ001
+
         datetime(2024, 1, 1, tzinfo=timezone.utc), datetime(2024, 1, 1, tzinfo=ZoneInfo("UTC")),
         datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=-3, seconds=5, microseconds=7))),
         datetime(2024, 1, 1, tzinfo=timezone(timedelta(0), "Zulu")), datetime.min.replace(tzinfo=timezone.utc),
@@ -288,6 +290,7 @@ def test_equal_sets_give_equal_bytes(members: list[Any], chance: Any) -> None:
     assert dumps(frozenset(members)) == dumps(frozenset(shuffled))
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(keys, values, max_size=5), st.randoms())
 def test_a_digest_does_not_depend_on_the_order_of_a_dict(value: dict[Any, Any], chance: Any) -> None:
     items = list(value.items())
@@ -379,6 +382,32 @@ def test_a_type_with_its_own_functions_is_rebuilt_and_compared_at_save() -> None
         dumps({"a": Loose()})
     registry.register("test.Text", Text, to_data=str, from_data=Text)
     assert type(loads(dumps(Text("x")))) is Text
+
+
+class Counter(msgspec.Struct):
+    """Its own code changes it whenever one is made."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        self.count += 1
+
+
+def test_a_struct_whose_own_code_changes_it_is_refused() -> None:
+    registry.register("test.Counter", Counter)
+    with pytest.raises(UnstorableValue, match="is not an equal value of its own type"):
+        dumps(Counter(1))
+
+
+def test_a_stack_that_is_nearly_used_up_is_no_damage() -> None:
+    stored = dumps([(((((((1,),),),),),),)])
+
+    def deeper_and_deeper() -> None:
+        loads(stored)
+        deeper_and_deeper()
+
+    with pytest.raises((UnreadableValue, RecursionError)):  # and never CorruptedBytes
+        deeper_and_deeper()
 
 
 def test_a_dataclass_comes_back_with_its_computed_fields_and_without_running_its_code() -> None:

@@ -1,0 +1,75 @@
+"""Errors as a person at a terminal reads them: what happened, why, and the next command."""
+
+from __future__ import annotations
+
+import traceback
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from agent_tasks.cli import exit_codes
+from agent_tasks.cli.output import one_line
+from agent_tasks.errors import (
+    AgentTasksError,
+    AnswerNotAllowed,
+    AnswerTooLate,
+    ConfigurationError,
+    InboxItemNotFound,
+    LedgerUnavailable,
+    RunNotFound,
+    SchemaMissing,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class AmbiguousId(AgentTasksError):
+    """More than one id begins so."""
+
+
+#: The first that fits: kind of error, exit code, and the command that helps.
+_KINDS: tuple[tuple[type[Exception], int, str], ...] = (
+    (AmbiguousId, exit_codes.USAGE, "the same command with more characters of the id"),
+    (RunNotFound, exit_codes.NOT_FOUND, "{program} runs list"),
+    (InboxItemNotFound, exit_codes.NOT_FOUND, "{program} inbox list"),
+    (AnswerNotAllowed, exit_codes.STATE, "{program} inbox list"),
+    (AnswerTooLate, exit_codes.STATE, "{program} inbox list"),
+    (SchemaMissing, exit_codes.STATE, "{program} db upgrade"),
+    (ConfigurationError, exit_codes.USAGE, "{program} --help"),
+    (LedgerUnavailable, exit_codes.UNREACHABLE, "{program} db status"),
+    (Exception, exit_codes.FAILED, "the same command with --verbose"),
+)
+
+
+@contextmanager
+def reported(context: click.Context, failed: str, *, verbose: bool) -> Iterator[None]:
+    """Turn an exception into three lines on stderr and an exit code; its traceback is for ``--verbose``.
+
+    Args:
+        context: of the command.
+        failed: what did not happen, in words.
+        verbose: show the traceback too.
+    """
+    try:
+        yield
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except Exception as error:  # noqa: BLE001 - a terminal is the end of the line
+        code, step = next((code, step) for kind, code, step in _KINDS if isinstance(error, kind))
+        if verbose:
+            click.echo("".join(traceback.format_exception(error)), err=True)
+        why = str(error) if isinstance(error, AgentTasksError) else f"{type(error).__name__}: {error}"
+        click.echo(f"Error: {failed}.", err=True)
+        click.echo(f"  why:  {one_line(why)}", err=True)
+        click.echo(f"  next: {step.format(program=program_of(context))}", err=True)
+        context.exit(code)
+
+
+def program_of(context: click.Context) -> str:
+    """Return how these commands were called, up to the name of the group: what the next command begins with."""
+    root = context.find_root()
+    if root.info_name == "agent-tasks":
+        return "agent-tasks -A yourapp"
+    return "celery -A yourapp agent"

@@ -1,0 +1,90 @@
+"""What commands print: tables for people, lines for scripts, one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Of the objects that ``--json`` prints; counts up when a field changes its meaning or goes.
+JSON_VERSION = 1
+
+#: Longest value in a cell of a table, in characters; JSON has all of it.
+MAX_CELL_LENGTH = 120
+
+
+def moment(microseconds: int | None) -> str | None:
+    """Return a time of the ledger as ISO 8601 in UTC.
+
+    Example:
+        >>> moment(1_700_000_000_000_000)
+        '2023-11-14T22:13:20Z'
+    """
+    if microseconds is None:
+        return None
+    at = datetime.fromtimestamp(microseconds // 1_000_000, timezone.utc)
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def one_line(value: object) -> str:
+    r"""Return a value as one line that does nothing to a terminal; what people and models wrote may hold anything.
+
+    Example:
+        >>> one_line("red\x1b[31m\nalert")
+        'red\\x1b[31m\\nalert'
+    """
+    text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def plain(value: Any) -> Any:
+    """Return a recorded value in JSON's own types; what JSON has no word for becomes its text."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+def print_json(**fields: Any) -> None:
+    """Print one JSON object."""
+    click.echo(json.dumps(plain({"version": JSON_VERSION, **fields}), indent=2))
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, indent: str = "") -> None:
+    """Print rows under their heads on a terminal, or as lines with tabs and no heads elsewhere."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    if not sys.stdout.isatty():
+        for row in cells:
+            click.echo(indent + "\t".join(row))
+        return
+    lines = [list(heads), *cells]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    for line in lines:
+        click.echo(indent + "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+
+
+def print_facts(**facts: object) -> None:
+    """Print names and values under each other, without those that have none."""
+    shown = {name.replace("_", " "): value for name, value in facts.items() if value is not None}
+    width = max(map(len, shown), default=0)
+    for name, value in shown.items():
+        click.echo(f"{name.ljust(width)}  {one_line(value)}")
+
+
+def _cell(value: object) -> str:
+    text = "" if value is None else one_line(value)
+    return text if len(text) <= MAX_CELL_LENGTH else text[: MAX_CELL_LENGTH - 1] + "…"

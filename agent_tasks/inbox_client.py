@@ -1,0 +1,146 @@
+"""The inbox as a program reads and answers it."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import TYPE_CHECKING, Any
+
+from agent_tasks.errors import AnswerNotAllowed, ArgumentsNotStorable, InboxItemNotFound
+from agent_tasks.states import Reply
+from checkpoint import codec
+from checkpoint.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from sqlalchemy import Connection
+
+    from agent_tasks.inbox import InboxItem
+    from agent_tasks.runtime import Runtime
+
+#: Longest name of a person and longest reason, in characters.
+MAX_WHO_LENGTH, MAX_WHY_LENGTH = 200, 4_000
+
+
+class InboxClient:
+    """The questions of one ledger that wait for a person; made by :func:`open_inbox`.
+
+    Args:
+        runtime: of this process.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def items(self, run_id: str | None = None) -> list[InboxItem]:
+        """Return the open questions, oldest first.
+
+        Args:
+            run_id: only those about this run.
+
+        Raises:
+            LedgerUnavailable: the database did not answer.
+        """
+        runtime = self._runtime
+        return runtime.boundary.read(runtime.engine, lambda connection: runtime.inbox.items(connection, run_id))
+
+    def item(self, item_id: str) -> InboxItem:
+        """Return one question, open or answered.
+
+        Raises:
+            InboxItemNotFound: there is none.
+        """
+        runtime = self._runtime
+        found = runtime.boundary.read(runtime.engine, lambda connection: runtime.inbox.find(connection, item_id))
+        if found is None:
+            raise InboxItemNotFound(f"no inbox item {item_id!r}. `agent-tasks inbox list` shows the open ones.")
+        return found
+
+    def resolve(
+        self, item_id: str, reply: str, *, who: str, why: str, result: Any = None, run_id: str | None = None
+    ) -> bool:
+        """Answer a question, and ring for its run if nothing else holds it.
+
+        Args:
+            item_id: of the question.
+            reply: one of the item's ``replies``: ``happened``, ``did-not-happen``, ``keep``, ``ignore``, ``recorded``,
+                ``new``, ``retry`` or ``abort``.
+            who: the person who decides, of at most 200 characters.
+            why: the reason, of at most 4,000 characters; kept in the audit trail.
+            result: with ``happened``, what the tool would have returned; the step gets it.
+            run_id: of the run that the question must be about; any if not given.
+
+        Returns:
+            True if the run goes on now; False if it ended, runs already or waits for another answer.
+
+        Raises:
+            InboxItemNotFound: there is no such question.
+            AnswerNotAllowed: this cannot be answered to it, or ``who`` or ``why`` is missing.
+            AnswerTooLate: it was answered already, or the operation moved on. Whatever is raised, nothing was written.
+
+        Example:
+            >>> from celery import Celery
+            >>> app = Celery("shop", broker="memory://")
+            >>> app.conf.agent_database_url = f"sqlite:///{directory}/agent.db"
+            >>> open_inbox(app).resolve("q_1", "happened", who="kim", why="it is in the mail server's log")
+            Traceback (most recent call last):
+            agent_tasks.errors.InboxItemNotFound: no inbox item 'q_1'. `agent-tasks inbox list` shows the open ones.
+        """
+        _check_said("who", who, MAX_WHO_LENGTH)
+        _check_said("why", why, MAX_WHY_LENGTH)
+        if result is not None and reply != Reply.HAPPENED:
+            raise AnswerNotAllowed(
+                f"result= belongs to the answer 'happened', got it with {reply!r} for inbox item {item_id!r}. Nothing was changed."
+            )
+        try:
+            encoded = None if result is None else codec.dumps(result, "result")
+        except CheckpointError as error:
+            raise ArgumentsNotStorable(
+                f"the answer to inbox item {item_id!r} cannot be recorded, nothing was changed: {error}"
+            ) from error
+        runtime = self._runtime
+
+        def work(connection: Connection) -> tuple[str, bool]:
+            return runtime.inbox.resolve(connection, item_id, reply, who=who, why=why, result=encoded, run_id=run_id)
+
+        answered, queued = runtime.boundary.commit("resolve", runtime.engine, work)
+        if queued:
+            runtime.ring(answered)
+        return queued
+
+
+def open_inbox(app: Celery) -> InboxClient:
+    """Return the inbox of a Celery app's ledger.
+
+    Args:
+        app: the one that the agents are made for.
+
+    Raises:
+        ConfigurationError: the app's settings cannot be used.
+
+    Example:
+        >>> from celery import Celery
+        >>> app = Celery("shop", broker="memory://")
+        >>> app.conf.agent_database_url = f"sqlite:///{directory}/agent.db"
+        >>> open_inbox(app).items()
+        []
+    """
+    from agent_tasks.integration import AppState  # which knows agents, and they know this module
+
+    return InboxClient(AppState.of(app).runtime)
+
+
+def _check_said(name: str, value: object, longest: int) -> None:
+    """Refuse what is empty or no database stores; an audit trail without a name or a reason is none."""
+    if isinstance(value, str) and value.strip() and len(value) <= longest and "\0" not in value and _is_utf8(value):
+        return
+    raise AnswerNotAllowed(
+        f"{name} must be a text of 1 to {longest} characters without NUL, got {reprlib.repr(value)}. Nothing was changed."
+    )
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

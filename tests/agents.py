@@ -1,0 +1,145 @@
+"""Agents for tests: one for each effect, whose tools act on an outside world that counts."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from celery import Celery
+from sqlalchemy import text
+
+from agent_tasks import Agent, Happened, NotHappened, Operation, Tool, done, tool
+from agent_tasks.database import open_engine
+from agent_tasks.testing import VendorWorld
+
+_names = itertools.count(1)
+
+
+def new_app() -> Celery:
+    """Return an app of its own, so that agents of two tests never meet."""
+    return Celery(f"test-{next(_names)}", broker="memory://")
+
+
+class World(VendorWorld):
+    """A vendor, and a table in the ledger's own database for the transactional tool."""
+
+    def __init__(self, database_url: str | None = None) -> None:
+        super().__init__()
+        self.database_url = database_url
+        self._engine = None if database_url is None else open_engine(database_url)
+        if database_url is not None:
+            self._in_database("CREATE TABLE IF NOT EXISTS effects (operation_id VARCHAR(40))")
+
+    def reset(self) -> None:
+        super().reset()
+        if self.database_url is not None:
+            self._in_database("DELETE FROM effects")
+
+    def effects(self) -> Counter[str]:
+        counted = super().effects()
+        if self.database_url is not None:
+            counted.update(row[0] for row in self._in_database("SELECT operation_id FROM effects"))
+        return counted
+
+    def _in_database(self, statement: str) -> list[Any]:
+        assert self._engine is not None
+        with self._engine.connect() as connection, connection.begin():
+            found = connection.execute(text(statement))
+            return list(found) if found.returns_rows else []
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.dispose()
+
+
+def tool_of(effect: str, world: VendorWorld) -> Tool[..., Any]:
+    """Return a tool that acts on the world in the way of an effect."""
+    return _TOOLS[effect](world)
+
+
+def _read(world: VendorWorld) -> Tool[..., Any]:
+    @tool(effect="read", name="act")
+    def read(what: str) -> str:
+        return what.upper()
+
+    return read
+
+
+def _repeatable(world: VendorWorld) -> Tool[..., Any]:
+    @tool(effect="repeatable", why="sets a value", bind=True, name="act")
+    def repeatable(operation: Operation, what: str) -> str:
+        world.act(operation.operation_id)
+        return what.upper()
+
+    return repeatable
+
+
+def _transactional(world: VendorWorld) -> Tool[..., Any]:
+    @tool(effect="transactional", bind=True, name="act")
+    def transactional(operation: Operation, what: str) -> str:
+        assert operation.connection is not None
+        operation.connection.execute(text("INSERT INTO effects VALUES (:id)"), {"id": operation.operation_id})
+        return what.upper()
+
+    return transactional
+
+
+def _keyed(world: VendorWorld) -> Tool[..., Any]:
+    @tool(effect="keyed", key_lifetime=timedelta(hours=24), bind=True, name="act")
+    def keyed(operation: Operation, what: str) -> int:
+        return world.act(operation.operation_id, key=operation.idempotency_key)
+
+    return keyed
+
+
+def _probed(world: VendorWorld) -> Tool[..., Any]:
+    @tool(effect="probed", timeout=timedelta(seconds=10), settle=timedelta(seconds=5), bind=True, name="act")
+    def probed(operation: Operation, what: str) -> int:
+        return world.act(operation.operation_id)
+
+    @probed.probe
+    def look(operation: Operation) -> Happened | NotHappened:
+        number = world.look_up(operation.operation_id)
+        return NotHappened() if number is None else Happened(number)
+
+    return probed
+
+
+def _manual(world: VendorWorld) -> Tool[..., Any]:
+    @tool(effect="manual", timeout=timedelta(seconds=10), bind=True, name="act")
+    def manual(operation: Operation, what: str) -> int:
+        return world.act(operation.operation_id)
+
+    return manual
+
+
+_TOOLS: dict[str, Callable[[VendorWorld], Tool[..., Any]]] = {
+    "read": _read,
+    "repeatable": _repeatable,
+    "transactional": _transactional,
+    "keyed": _keyed,
+    "probed": _probed,
+    "manual": _manual,
+}
+EFFECTS = tuple(_TOOLS)
+
+
+def agent_of(effect: str, world: VendorWorld) -> Agent:
+    """Return an agent of two steps, each of which calls a tool of this effect; the second calls it twice."""
+    act = tool_of(effect, world)
+    agent = Agent("buyer", app=new_app(), tools=[act])
+
+    @agent.step(start=True)
+    def first(state: Any) -> Any:
+        state["first"] = act(state["what"])
+        state.messages.append({"role": "assistant", "content": f"got {state['first']}"})
+        return second
+
+    @agent.step
+    def second(state: Any) -> Any:
+        return done([state["first"], act("b"), act("c")])
+
+    return agent

@@ -1,0 +1,120 @@
+"""Every effect, crashed at every boundary of its run, on both databases (I2-I7, I13-I15)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import agent_tasks
+from agent_tasks import calls, recovery
+from agent_tasks.recovery import Decision, Promise, Recorded, decide
+from agent_tasks.states import IN_DOUBT, Effect
+from agent_tasks.testing import VendorWorld, explore_crashes
+from tests.agents import EFFECTS, World, agent_of
+
+#: Faults that can meet a crossing; together they are every schedule.
+WAYS = {
+    "the message is redelivered": {"brokers": ("redelivers",), "lost_answers": False},
+    "the broker is emptied": {"brokers": ("emptied",), "lost_answers": False},
+    "the answer of a commit is lost": {"brokers": (), "lost_answers": True},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_a_crash_at_any_boundary_repeats_no_effect(effect: str, way: str, database_url: str) -> None:
+    with closing(World(database_url)) as world:
+        agent = agent_of(effect, world)
+        found = explore_crashes(agent, {"what": "a"}, world, database_url=database_url, **WAYS[way])
+
+    print(found.report())
+    assert not found.failures, found.report()
+    assert len(found.schedules) >= 5
+
+
+@pytest.mark.parametrize(
+    "effect", [effect for effect in EFFECTS if effect not in ("read", "repeatable", "transactional")]
+)
+def test_the_explorer_sees_an_effect_that_is_executed_again_without_asking(
+    effect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The explorer itself is tested by taking the protection away; a keyed effect is still guarded by its vendor."""
+
+    def careless(operation: Recorded | None, promise: Promise) -> Decision:
+        if operation is not None and operation.status in IN_DOUBT:
+            return Decision.EXECUTE
+        return decide(operation, promise)
+
+    monkeypatch.setattr(calls, "decide", careless)
+    world = VendorWorld()
+
+    found = explore_crashes(agent_of(effect, world), {"what": "a"}, world, lost_answers=False)
+
+    doubled = [problem for schedule in found.failures for problem in schedule.problems if "happened 2 times" in problem]
+    assert bool(doubled) == (effect != Effect.KEYED)
+
+
+def test_a_schedule_that_never_meets_its_crossing_is_a_failure() -> None:
+    world = VendorWorld()
+    found = explore_crashes(agent_of("keyed", world), {"what": "a"}, world, brokers=("redelivers",), lost_answers=False)
+
+    assert {schedule.point for schedule in found.schedules if schedule.crashed} == set(found.points)
+    assert {point.kind for point in found.points} == {"commit", "publish", "ack", "effect"}
+    for point in set(found.points):
+        assert f"× {point}" in found.report()
+
+
+ENGINE = Path(agent_tasks.__file__).parent
+#: Not the engine: they use it, or they are how a test looks at it; migrations have a transaction of their own.
+OUTSIDE = {"boundary.py", "cli", "demo", "testing", "migrate.py", "migrations", "database.py"}
+
+
+def engine_modules() -> Iterator[Path]:
+    for path in ENGINE.rglob("*.py"):
+        if path.relative_to(ENGINE).parts[0] not in OUTSIDE:
+            yield path
+
+
+#: Methods that begin a transaction, publish, ack or run user code.
+FORBIDDEN = {
+    "begin",
+    "connect",
+    "begin_nested",
+    "apply_async",
+    "delay",
+    "publish",
+    "send_task",
+    "acknowledge",
+    "reject",
+    "probe_body",
+    "body",
+}
+
+
+def test_no_module_but_the_boundary_commits_publishes_acks_or_runs_a_body() -> None:
+    found = {
+        (path.name, node.func.attr, ast.unparse(node.func.value))
+        for path in engine_modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FORBIDDEN
+    }
+    allowed = {
+        ("calls.py", "begin", "recorder"),  # the recorder's own, through boundary.commit
+        ("recorder.py", "begin", "runtime.ledger"),
+        ("doorbell.py", "publish", "self.boundary"),
+        ("doorbell.py", "send_task", "self.app"),  # inside boundary.publish, asserted below
+        ("tools.py", "body", "self"),  # Tool.run, which boundary.effect is given, and the spelled-out unguarded
+        ("probing.py", "probe_body", "tool"),  # inside boundary.effect
+        ("boundary.py", "connect", "engine"),
+    }
+    assert found == allowed
+
+
+def test_the_recovery_table_is_pure() -> None:
+    tree = ast.parse(Path(recovery.__file__).read_text())
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert imported <= {"annotations", "dataclass", "Enum", "auto", "IN_DOUBT", "Effect", "OperationStatus"}

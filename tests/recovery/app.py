@@ -1,0 +1,128 @@
+"""The agent that is killed: every effect once, in three steps. A worker's app module, configured by the environment.
+
+AGENT_BROKER_URL=… AGENT_DATABASE_URL=… celery -A tests.recovery.worker worker
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import sqlalchemy
+from celery import Celery
+
+from agent_tasks import Agent, Happened, NotHappened, current_run, done, tool
+from agent_tasks.demo.carts import Cart, total_cents
+from agent_tasks.demo.vendor import Vendor
+
+SHOP_VARIABLE = "AGENT_RECOVERY_SHOP"
+FOLDER_VARIABLE = "AGENT_RECOVERY_FOLDER"
+VISIBILITY_VARIABLE = "AGENT_RECOVERY_VISIBILITY_SECONDS"
+
+#: Deadline of one call of the shop, and so the wait until a call in doubt can be asked about.
+CALL = timedelta(seconds=4)
+
+books = sqlalchemy.Table(
+    "books",
+    sqlalchemy.MetaData(),
+    sqlalchemy.Column("number", sqlalchemy.Integer, primary_key=True),
+    sqlalchemy.Column("run_id", sqlalchemy.String(200)),
+    sqlalchemy.Column("charge", sqlalchemy.String(200)),
+)
+
+
+@tool(effect="read")
+def price(cart: Cart) -> int:
+    return total_cents(cart)
+
+
+@tool(effect="repeatable", why="the same bytes to the same file are the same as once")
+def note(run_id: str, cents: int) -> None:
+    folder("notes").joinpath(run_id).write_text(str(cents))
+
+
+@tool(effect="keyed", key_lifetime=timedelta(hours=1), bind=True)
+def create_order(operation, cart: Cart) -> Any:
+    return shop().create_order(cart, key=operation.idempotency_key, seconds=10)
+
+
+@tool(effect="probed", timeout=CALL, bind=True)
+def charge(operation, order: dict[str, Any]) -> Any:
+    return shop().charge(order, reference=operation.operation_id, seconds=operation.remaining())
+
+
+@charge.probe
+def charge_outcome(operation):
+    found = shop().charges(operation.operation_id, seconds=CALL.total_seconds())
+    return Happened(found[0], found[0]["id"]) if found else NotHappened()
+
+
+@tool(effect="transactional", bind=True)
+def book(operation, charge_id: str) -> None:
+    operation.connection.execute(books.insert().values(run_id=operation.run_id, charge=charge_id))
+
+
+@tool(effect="manual", timeout=CALL, bind=True)
+def send_mail(operation, cart: Cart, order_id: str) -> Any:
+    return shop().send_mail(cart, order_id, seconds=operation.remaining())
+
+
+def shop() -> Vendor:
+    return Vendor(os.environ[SHOP_VARIABLE])
+
+
+def folder(name: str) -> Path:
+    path = Path(os.environ[FOLDER_VARIABLE]) / name
+    path.mkdir(exist_ok=True)
+    return path
+
+
+def wait_at_the_gate() -> None:
+    """Stay in the body for as long as the test wants, and tell it that the body runs."""
+    gate = folder("gates") / current_run.run_id
+    if gate.exists():
+        with (folder("bodies") / current_run.run_id).open("a") as bodies:
+            bodies.write(f"{time.time()} {os.getpid()} {os.getppid()}\n")
+    while gate.exists():
+        time.sleep(0.01)
+
+
+def build(environ: dict[str, str]) -> tuple[Celery, Agent]:
+    """Make the app and its agent with the project's own settings under this environment."""
+    with patch.dict(os.environ, environ):
+        settings = runpy.run_path(str(Path(__file__).resolve().parents[2] / "celeryconfig.py"))
+    app = Celery("recovery", set_as_current=False)
+    app.conf.update({name: value for name, value in settings.items() if name.islower() and name[0] != "_"})
+    app.conf.broker_connection_timeout = 5
+    if visibility := environ.get(VISIBILITY_VARIABLE):
+        app.conf.broker_transport_options = {
+            "visibility_timeout": float(visibility),
+            "unacked_restore_interval": 1,
+            "unacked_restore_throttle": 1,
+        }
+    agent = Agent("shop", app=app, tools=[price, note, create_order, charge, book, send_mail])
+
+    @agent.step(start=True)
+    def order(state):
+        wait_at_the_gate()
+        note(current_run.run_id, price(state["cart"]))
+        state["order"] = create_order(state["cart"])
+        return pay
+
+    @agent.step
+    def pay(state):
+        state["charge"] = charge(state["order"])
+        book(state["charge"]["id"])
+        return mail
+
+    @agent.step
+    def mail(state):
+        send_mail(state["cart"], state["order"]["id"])
+        return done(state["charge"]["id"])
+
+    return app, agent

@@ -1,0 +1,33 @@
+"""Stages on real services."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.recovery.app import VISIBILITY_VARIABLE
+from tests.recovery.stage import Stage, stage
+
+
+@pytest.fixture
+def on_servers(postgres_database: Callable[[], str], redis_url: str, tmp_path: Path) -> Iterator[Stage]:
+    """A stage on PostgreSQL and Redis or Valkey."""
+    with stage(tmp_path, {"AGENT_DATABASE_URL": postgres_database(), "AGENT_BROKER_URL": redis_url}) as made:
+        yield made
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Stage]:
+    """A stage on SQLite and files, which is the default."""
+    with stage(tmp_path, {}) as made:
+        yield made
+
+
+@pytest.fixture
+def redelivering(postgres_database: Callable[[], str], redis_url: str, tmp_path: Path) -> Iterator[Stage]:
+    """A stage whose Redis gives out a message again that was not acked for two seconds."""
+    services = {"AGENT_DATABASE_URL": postgres_database(), "AGENT_BROKER_URL": redis_url}
+    with stage(tmp_path, {**services, VISIBILITY_VARIABLE: "2"}) as made:
+        yield made

@@ -1,0 +1,171 @@
+"""One ledger, one broker, one outside world and the person who is asked: what the tests of real kills stand on."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
+
+from agent_tasks import RunHandle
+from agent_tasks.demo.carts import Cart
+from agent_tasks.demo.operator import Operator
+from agent_tasks.demo.supervisor import open_shop
+from agent_tasks.demo.vendor import Vendor
+from agent_tasks.inbox_client import open_inbox
+from agent_tasks.migrate import upgrade
+from agent_tasks.states import FINISHED, RunStatus
+from agent_tasks.testing import check_invariants
+from agent_tasks.testing.kills import KILLS_VARIABLE, Kills
+from tests.recovery.app import FOLDER_VARIABLE, SHOP_VARIABLE, books, build
+from tests.recovery.fleet import Fleet, fleet
+
+#: Short, so that many runs whose worker is killed take little time; the benchmark measures the default.
+SHORT = {"AGENT_LEASE_SECONDS": "3", "AGENT_SWEEP_SECONDS": "0.5", "AGENT_RING_AGAIN_SECONDS": "2"}
+
+
+class Body(NamedTuple):
+    """A step's body that began: seconds since 1970, its process, and the worker that this is a child of."""
+
+    at: float
+    pid: int
+    worker: int
+
+
+class Stage:
+    """The caller's side of the runs that workers work on.
+
+    Args:
+        folder: of everything that processes share.
+        environ: of the workers, with the services in it.
+        vendor: the outside world.
+    """
+
+    def __init__(self, folder: Path, environ: dict[str, str], vendor: Vendor) -> None:
+        self.folder, self.environ, self.vendor = folder, environ, vendor
+        self.kills = Kills(environ[KILLS_VARIABLE])
+        self.app, self.agent = build(environ)
+        self.runtime = self.agent.runtime
+        upgrade(self.runtime.engine)
+        books.metadata.create_all(self.runtime.engine)
+        self.operator = Operator(open_inbox(self.app), vendor.mail_log)
+        self.fleet: Fleet | None = None
+        self._gates = folder / "gates"
+        self._gates.mkdir()
+
+    @contextlib.contextmanager
+    def workers(self, number: int, *, concurrency: int = 1) -> Iterator[Fleet]:
+        """Keep workers running."""
+        logs = self.folder / "logs"
+        with fleet(self.environ, logs, workers=number, concurrency=concurrency) as self.fleet:
+            yield self.fleet
+
+    # -- runs ----------------------------------------------------------------------------------------------------------
+
+    def enqueue(self, run_id: str, *, gated: bool = False, rung: bool = True) -> RunHandle:
+        """Start a run; a gated one stays in its first body until the gate opens, and one not rung has no doorbell."""
+        if gated:
+            (self._gates / run_id).touch()
+        cart = Cart(
+            id=run_id,
+            customer="Kim",
+            email=f"{run_id}@example.com",
+            currency="EUR",
+            items=[{"name": "tea", "quantity": 2, "cents": 350}],
+        )
+        silent = contextlib.nullcontext() if rung else patch.object(self.runtime.bell, "ring", lambda _: None)
+        with silent:
+            return self.agent.enqueue({"cart": cart}, run_id=run_id)
+
+    def ring_by_hand(self, run_id: str) -> None:
+        """Publish a doorbell of the run's first step, whatever the ledger says."""
+        self.app.send_task("shop.order", args=(run_id, 1), queue=self.app.conf.task_default_queue)
+
+    def open_gate(self, run_id: str) -> None:
+        """Let the body of a gated run go on."""
+        (self._gates / run_id).unlink()
+
+    def bodies(self, run_id: str) -> list[Body]:
+        """When and where the first body of a gated run began, each time."""
+        path = self.folder / "bodies" / run_id
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [Body(float(at), int(pid), int(worker)) for at, pid, worker in map(str.split, lines)]
+
+    def child_start(self, pid: int) -> tuple[float, float]:
+        """When a worker's process was ready (seconds since 1970), and how long its start had taken in seconds."""
+        at, seconds = (self.folder / "starts" / str(pid)).read_text().split()
+        return float(at), float(seconds)
+
+    def claims(self, run_id: str) -> int:
+        """How many doorbells of a run's first step were answered."""
+        return sum(c.seq == 1 and c.point[:2] == ("commit", "claim") for c in self.kills.crossings(run_id)) // 2
+
+    def all_ended(self, run_ids: Iterable[str]) -> bool:
+        """Tell whether runs have ended; the person answers meanwhile what is asked about mails."""
+        if self.fleet is not None:
+            self.fleet.check()
+        self.operator.answer_all()
+        statuses = self.statuses(run_ids)
+        if not all(status in FINISHED for status in statuses.values()):
+            time.sleep(0.1)  # leave the two cores to the workers
+            return False
+        return True
+
+    def statuses(self, run_ids: Iterable[str]) -> dict[str, RunStatus]:
+        """Return where runs stand."""
+        wanted = set(run_ids)
+        table = self.runtime.tables.runs
+        with self.runtime.engine.connect() as connection:
+            rows = connection.execute(table.select().where(table.c.run_id.in_(wanted))).mappings().all()
+        return {row["run_id"]: RunStatus(row["status"]) for row in rows}
+
+    # -- what became of them -------------------------------------------------------------------------------------------
+
+    def faults(self, run_ids: Iterable[str]) -> list[str]:
+        """Return everything that is not as it must be after the end of runs: none has happened twice, or not at all."""
+        statuses = self.statuses(run_ids)
+        found = [f"run {run_id} {status}" for run_id, status in statuses.items() if status is not RunStatus.SUCCEEDED]
+        happened = self._happened()
+        for run_id in statuses:
+            for what, counts in happened.items():
+                if counts[run_id] != 1:
+                    found.append(f"run {run_id}: {counts[run_id]} × {what}")
+        with self.runtime.engine.connect() as connection:
+            found += [str(violation) for violation in check_invariants(connection)]
+            found += [f"open question about {item.run_id}" for item in self.runtime.inbox.items(connection)]
+        return found
+
+    def _happened(self) -> dict[str, Counter[str]]:
+        effects = self.vendor.ledger()
+        run_of = {effect["id"]: effect["body"]["cart"] for effect in effects if effect["kind"] == "order"}
+        happened = {kind: Counter[str]() for kind in ("order", "charge", "mail", "booking", "note")}
+        for effect in effects:
+            happened[effect["kind"]][run_of[effect["body"].get("order", effect["id"])]] += 1
+        with self.runtime.engine.connect() as connection:
+            happened["booking"].update(row.run_id for row in connection.execute(books.select()))
+        happened["note"].update(path.name for path in (self.folder / "notes").iterdir())
+        return happened
+
+
+@contextlib.contextmanager
+def stage(folder: Path, services: dict[str, str], settings: dict[str, str] = SHORT) -> Iterator[Stage]:
+    """Set up a stage in an empty folder; services and settings go by the names of the settings' variables."""
+    with open_shop(folder) as (url, vendor):
+        environ = {
+            "AGENT_DATA_DIR": str(folder / "data"),
+            "TMPDIR": str(folder),
+            KILLS_VARIABLE: str(folder / "kills"),
+            SHOP_VARIABLE: url,
+            FOLDER_VARIABLE: str(folder),
+            **services,
+            **settings,
+        }
+        made = Stage(folder, environ, vendor)
+        try:
+            yield made
+        finally:
+            made.runtime.engine.dispose()
+            made.app.close()

@@ -1,0 +1,84 @@
+"""Brokers that lose messages, double them and give them out again, under real workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import redis
+
+from agent_tasks.states import RunStatus
+from tests.recovery.stage import Stage
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.recovery, pytest.mark.slow]
+
+LIMIT_SECONDS = 100
+
+on_each = pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param("on_servers", marks=pytest.mark.serves(ledger="postgresql", broker="redis", pool="prefork")),
+        pytest.param("embedded", marks=pytest.mark.serves(ledger="sqlite", broker="filesystem", pool="prefork")),
+    ],
+)
+
+
+@pytest.fixture
+def placed(where: str, request: pytest.FixtureRequest) -> Stage:
+    found: Stage = request.getfixturevalue(where)
+    return found
+
+
+@on_each
+def test_a_broker_that_is_emptied_while_runs_are_under_way_loses_none_of_them(placed: Stage) -> None:
+    under_way, waiting = [f"under-way-{n}" for n in range(2)], [f"waiting-{n}" for n in range(6)]
+    with placed.workers(2):
+        for run_id in under_way:
+            placed.enqueue(run_id, gated=True)
+        wait_until(lambda: all(map(placed.bodies, under_way)), "two bodies ran", LIMIT_SECONDS)
+        for run_id in waiting:
+            placed.enqueue(run_id)
+        empty_broker(placed)
+        assert set(placed.statuses(waiting).values()) == {RunStatus.QUEUED}
+        for run_id in under_way:
+            placed.open_gate(run_id)
+        wait_until(lambda: placed.all_ended(under_way + waiting), "all runs ended", LIMIT_SECONDS)
+    assert placed.faults(under_way + waiting) == []
+    assert [len(placed.bodies(run_id)) for run_id in under_way] == [1, 1]
+
+
+def empty_broker(stage: Stage) -> None:
+    """Delete everything in the broker: messages, the ones that were not acked, bindings."""
+    url = str(stage.app.conf.broker_url)
+    if url.startswith("redis:"):
+        with redis.Redis.from_url(url) as database:
+            database.flushdb()
+    for path in Path(stage.environ["AGENT_DATA_DIR"]).glob("broker/*/*"):
+        path.unlink(missing_ok=True)  # a worker may have taken a message meanwhile
+
+
+@on_each
+def test_of_copies_of_a_doorbell_that_arrive_at_once_one_runs_the_body(placed: Stage) -> None:
+    with placed.workers(2, concurrency=2):
+        placed.enqueue("rung-twice", gated=True, rung=False)
+        for _ in range(3):
+            placed.ring_by_hand("rung-twice")
+        wait_until(lambda: placed.claims("rung-twice") >= 3, "every copy was answered", LIMIT_SECONDS)
+        placed.open_gate("rung-twice")
+        wait_until(lambda: placed.all_ended(["rung-twice"]), "the run ended", LIMIT_SECONDS)
+    assert len(placed.bodies("rung-twice")) == 1
+    assert placed.faults(["rung-twice"]) == []
+
+
+@pytest.mark.serves(ledger="postgresql", broker="redis", pool="prefork")
+def test_a_step_that_outlasts_the_visibility_timeout_runs_once(redelivering: Stage) -> None:
+    stage = redelivering
+    with stage.workers(2, concurrency=2):
+        stage.enqueue("long", gated=True)
+        # Once only: all copies share one delivery tag, so the ack of the copy that found nothing to do counts for both.
+        wait_until(lambda: stage.claims("long") >= 2, "Redis gave the doorbell out again", LIMIT_SECONDS)
+        stage.open_gate("long")
+        wait_until(lambda: stage.all_ended(["long"]), "the run ended", LIMIT_SECONDS)
+    assert len(stage.bodies("long")) == 1
+    assert stage.faults(["long"]) == []

@@ -1,0 +1,555 @@
+"""Bad input, a row a case: what is said, and that nothing was written and nothing was sent but what the row names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from agent_tasks import (
+    Agent,
+    AgentTasksError,
+    DedupeConflict,
+    OutsideRun,
+    RunFailed,
+    RunUnfinished,
+    UnguardedTool,
+    done,
+    tool,
+)
+from agent_tasks.config import Settings
+from agent_tasks.errors import (
+    AgentNameTaken,
+    ArgumentsNotStorable,
+    ConfigurationError,
+    LedgerUnavailable,
+    SchemaMissing,
+    SingleHostOnly,
+    UnknownStep,
+)
+from tests.one_process import OneProcess
+
+SECONDS = timedelta(seconds=10)
+
+#: What a run leaves behind that never got beyond its input.
+RUN_ONLY = {"agent_runs": 1, "agent_checkpoint_heads": 1, "agent_checkpoint_checkpoints": 1}
+
+
+@dataclass
+class Case:
+    """One row.
+
+    Args:
+        name: what is wrong.
+        act: does it.
+        error: what is raised.
+        message: a regular expression that the text of the error fits.
+        written: rows that are there afterwards, by table; the other tables are empty.
+        requests: what the outside world was asked to do.
+        run_status: of run-1 afterwards, where there is one.
+        operations: the statuses of its operations.
+        questions: what a person is asked.
+        migrated: False for a database without tables.
+    """
+
+    name: str
+    act: Callable[[OneProcess], object]
+    error: type[Exception]
+    message: str
+    written: dict[str, int] = field(default_factory=dict)
+    requests: list[Any] = field(default_factory=list)
+    run_status: str | None = None
+    operations: list[str] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
+    migrated: bool = True
+
+
+# -- declarations -------------------------------------------------------------------------------------------------------
+
+
+def declared(**declaration: Any) -> Callable[[OneProcess], object]:
+    """Declare a tool `charge`."""
+
+    def act(here: OneProcess) -> object:
+        @tool(**declaration)
+        def charge(cents: int) -> None:
+            here.requests.append(cents)
+
+        return here.agent(charge)
+
+    return act
+
+
+def probe_without_timeout(_here: OneProcess) -> object:
+    @tool(effect="keyed", key_lifetime=SECONDS)
+    def charge(cents: int) -> None: ...
+
+    return charge.probe(lambda _operation: None)
+
+
+def two_agents(here: OneProcess) -> object:
+    here.agent(name="order")
+    return here.agent(name="order")
+
+
+def two_tools(here: OneProcess) -> object:
+    first, second = (tool(effect="read", name="price")(lambda: 1) for _ in range(2))
+    return here.agent(first, second)
+
+
+def two_starts(here: OneProcess) -> object:
+    agent = here.agent(create=lambda _state: done())
+    return agent.step(lambda _state: done(), name="again", start=True)
+
+
+def two_steps(here: OneProcess) -> object:
+    agent = here.agent(create=lambda _state: done())
+    return agent.step(lambda _state: done(), name="create")
+
+
+def plain_function(here: OneProcess) -> object:
+    def charge() -> None: ...
+
+    return here.agent(charge)
+
+
+# -- settings -----------------------------------------------------------------------------------------------------------
+
+
+def with_settings(broker: str = "memory://", **settings: Any) -> Callable[[OneProcess], object]:
+    """Enqueue on an app with these settings."""
+
+    def act(here: OneProcess) -> object:
+        app = Celery("other", broker=broker, set_as_current=False)
+        app.conf.update({"agent_database_url": here.url, **settings})
+        agent = Agent("order", app=app)
+        agent.step(lambda _state: done(), name="create")
+        return agent.enqueue({})
+
+    return act
+
+
+def network_broker_with_sqlite(here: OneProcess) -> object:
+    return with_settings("redis://localhost:1/0", agent_database_url="sqlite:///never-made.db")(here)
+
+
+# -- enqueue ------------------------------------------------------------------------------------------------------------
+
+
+def enqueued(state: Any = None, **options: Any) -> Callable[[OneProcess], object]:
+    return lambda here: here.agent(create=lambda _state: done()).enqueue({} if state is None else state, **options)
+
+
+def no_start(here: OneProcess) -> object:
+    agent = here.agent()
+    agent.step(lambda _state: done(), name="create")
+    agent.step(lambda _state: done(), name="pay")
+    return agent.enqueue({})
+
+
+def same_dedupe_key(here: OneProcess) -> object:
+    agent = here.agent(create=lambda _state: done())
+    agent.enqueue({"cart": 1}, run_id="run-1", dedupe_key="cart")
+    return agent.enqueue({"cart": 2}, dedupe_key="cart")
+
+
+def same_run_id(here: OneProcess) -> object:
+    agent = here.agent(create=lambda _state: done())
+    agent.enqueue({"cart": 1}, run_id="run-1")
+    return agent.enqueue({"cart": 2}, run_id="run-1")
+
+
+def down(url: str) -> Callable[[OneProcess], object]:
+    def act(here: OneProcess) -> object:
+        app = Celery("other", broker="memory://", set_as_current=False)
+        app.conf.agent_database_url = url
+        agent = Agent("order", app=app)
+        agent.step(lambda _state: done(), name="create")
+        return agent.enqueue({})
+
+    return act
+
+
+def down_on_disk(here: OneProcess) -> object:
+    return down("sqlite:////no-such-folder/agent.db")(here)
+
+
+# -- in a run -----------------------------------------------------------------------------------------------------------
+
+
+def stepping(step: Callable[[OneProcess], Any]) -> Callable[[OneProcess], object]:
+    """Run an agent whose only step does this, and ask for its output."""
+
+    def act(here: OneProcess) -> object:
+        agent = here.agent(charging(here), create=lambda _state: step(here))
+        return here.run(agent).get(timeout=0)
+
+    return act
+
+
+def charging(here: OneProcess, returns: Any = "charged") -> Any:
+    @tool(effect="manual", timeout=SECONDS)
+    def charge(cents: Any) -> Any:
+        here.requests.append(cents)
+        return returns
+
+    here.charge = charge  # type: ignore[attr-defined]
+    return charge
+
+
+def charge_in_step(cents: Any) -> Callable[[OneProcess], Any]:
+    return lambda here: done(here.charge(cents))  # type: ignore[attr-defined]
+
+
+def unknown_step(here: OneProcess) -> object:
+    def pya(_state: Any) -> Any: ...
+
+    agent = here.agent(create=lambda _state: pya, pay=lambda _state: done())
+    return here.run(agent).get(timeout=0)
+
+
+def step_of_another_agent(here: OneProcess) -> object:
+    other = here.agent(name="invoice", send=lambda _state: done())
+    agent = here.agent(create=lambda _state: other.steps["send"])
+    return here.run(agent).get(timeout=0)
+
+
+def result_not_storable(here: OneProcess) -> object:
+    charge = charging(here, returns=object())
+    return here.run(here.agent(charge, create=lambda _state: done(charge(100)))).get(timeout=0)
+
+
+def probe_that_raises(here: OneProcess) -> object:
+    return probed(here, ConnectionError("the bank is closed"))
+
+
+def probe_that_says_nothing(here: OneProcess) -> object:
+    return probed(here, None)
+
+
+def probed(here: OneProcess, answer: Any) -> object:
+    @tool(effect="probed", timeout=SECONDS)
+    def charge(cents: int) -> None:
+        here.requests.append(cents)
+        raise TimeoutError("no answer")
+
+    @charge.probe
+    def _outcome(_operation: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    agent = here.agent(charge, create=lambda _state: done(charge(100)))
+    run = here.run(agent)
+    here.later(agent, SECONDS.total_seconds() + 1)
+    return run.get(timeout=0)
+
+
+def outside_a_run(here: OneProcess) -> object:
+    return charging(here)(100)
+
+
+def bound_and_unguarded(here: OneProcess) -> object:
+    @tool(effect="manual", timeout=SECONDS, bind=True)
+    def charge(_operation: Any, cents: int) -> None:
+        here.requests.append(cents)
+
+    return charge.unguarded(100)
+
+
+FAILED = {"written": RUN_ONLY, "run_status": "failed"}
+PARKED = {
+    "written": {**RUN_ONLY, "agent_operations": 1, "agent_inbox": 1},
+    "requests": [100],
+    "run_status": "needs_attention",
+}
+
+CASES = [
+    # tools
+    Case(
+        "a tool without effect", declared(), UnguardedTool, r"tool 'charge' has no effect=: .* one of read, repeatable"
+    ),
+    Case(
+        "an effect with a typing error", declared(effect="keyd"), UnguardedTool, r"got 'keyd'\. Did you mean 'keyed'\?"
+    ),
+    Case("no effect at all", declared(effect="safe"), UnguardedTool, r"must be one of read, .*, manual, got 'safe'\.$"),
+    Case("a probed tool without timeout", declared(effect="probed"), UnguardedTool, r"is 'probed' and has no timeout="),
+    Case("a manual tool without timeout", declared(effect="manual"), UnguardedTool, r"is 'manual' and has no timeout="),
+    Case(
+        "a probe without timeout", probe_without_timeout, UnguardedTool, r"probe of tool 'charge' must have a timeout"
+    ),
+    Case("a probed tool without probe", declared(effect="probed", timeout=SECONDS), UnguardedTool, r"and has no probe"),
+    Case("a key without lifetime", declared(effect="keyed"), UnguardedTool, r"is 'keyed' and has no key_lifetime="),
+    Case(
+        "a lifetime without key",
+        declared(effect="read", key_lifetime=SECONDS),
+        UnguardedTool,
+        r"key_lifetime= of tool 'charge' belongs to effect='keyed', got 'read'",
+    ),
+    Case("a repetition without reason", declared(effect="repeatable"), UnguardedTool, r"'repeatable' and has no why="),
+    Case(
+        "an effect that is not recorded",
+        declared(effect="manual", timeout=SECONDS, record=False),
+        UnguardedTool,
+        r"record=False of tool 'charge' is for effect='read' only",
+    ),
+    Case(
+        "a timeout that is a number",
+        declared(effect="manual", timeout=10),
+        UnguardedTool,
+        r"timeout= of tool 'charge' must be a timedelta of 0 or more, got 10\.",
+    ),
+    Case(
+        "a timeout of nothing",
+        declared(effect="manual", timeout=timedelta(0)),
+        UnguardedTool,
+        r"timeout= of tool 'charge' must be more than 0",
+    ),
+    Case(
+        "a refusal that is no exception",
+        declared(effect="read", refused=(int,)),
+        UnguardedTool,
+        r"refused= of tool 'charge' must hold exception classes, got <class 'int'>",
+    ),
+    Case(
+        "an identity with a typing error",
+        declared(effect="read", identity=("cent",)),
+        UnguardedTool,
+        r"must name its parameters \(cents\), got 'cent'\. Did you mean 'cents'\?",
+    ),
+    Case(
+        "a plain function as tool", plain_function, UnguardedTool, r"'charge' is in tools= and not declared as a tool"
+    ),
+    # agents and steps
+    Case("two agents with one name", two_agents, AgentNameTaken, r"has an agent 'order' already"),
+    Case("two tools with one name", two_tools, UnguardedTool, r"agent 'order' has two tools named 'price'"),
+    Case("two first steps", two_starts, UnknownStep, r"starts with 'create' and with 'again': keep one start=True"),
+    Case("two steps with one name", two_steps, UnknownStep, r"has two steps named 'create'"),
+    Case("a name with a dot", lambda here: here.agent(name="a.b"), AgentTasksError, r"a word without dots, got 'a\.b'"),
+    Case("no first step", no_start, UnknownStep, r"has 2 steps and none with start=True"),
+    # settings
+    Case(
+        "a setting with a typing error",
+        with_settings(agent_lease_second=10),
+        ConfigurationError,
+        r"agent_lease_second is not a setting\. Did you mean 'agent_lease_seconds'\?",
+    ),
+    Case(
+        "a setting that is a text",
+        with_settings(agent_lease_seconds="15"),
+        ConfigurationError,
+        r"agent_lease_seconds must be a number above 0, got '15'\.",
+    ),
+    Case(
+        "a setting of nothing",
+        with_settings(agent_max_crashes=0),
+        ConfigurationError,
+        r"agent_max_crashes must be a number above 0, got 0\.",
+    ),
+    Case(
+        "a count that is no whole number",
+        with_settings(agent_queue_depth=1.5),
+        ConfigurationError,
+        r"agent_queue_depth must be a whole number, got 1\.5\.",
+    ),
+    Case(
+        "a yes or no that is a text",
+        with_settings(agent_single_host="no"),
+        ConfigurationError,
+        r"agent_single_host must be True or False, got 'no'\.",
+    ),
+    Case(
+        "a prefix that no table has",
+        with_settings(agent_table_prefix="agent-"),
+        ConfigurationError,
+        r"agent_table_prefix must be 1 to 30 of the characters a-z, 0-9 and _, .* got 'agent-'\.",
+    ),
+    Case(
+        "no database",
+        with_settings(agent_database_url=None),
+        ConfigurationError,
+        r"agent_database_url is not set: .*agent_database_url='sqlite:///agent\.db'",
+    ),
+    Case(
+        "a database that is no URL",
+        with_settings(agent_database_url="agent.db"),
+        ConfigurationError,
+        r"agent_database_url must be a SQLAlchemy URL such as sqlite:///agent\.db, got 'agent\.db'",
+    ),
+    Case(
+        "a database with a typing error",
+        with_settings(agent_database_url="postgres://host/agents"),
+        ConfigurationError,
+        r"must name one of postgresql, sqlite, got 'postgres'\. Did you mean 'postgresql'\?",
+    ),
+    Case(
+        "a database with another driver",
+        with_settings(agent_database_url="postgresql+psycopg2://host/agents"),
+        ConfigurationError,
+        r"must begin with postgresql\+psycopg:, got 'postgresql\+psycopg2'",
+    ),
+    Case(
+        "a database in memory",
+        with_settings(agent_database_url="sqlite://"),
+        ConfigurationError,
+        r"agent_database_url must name a file, got an SQLite database in memory",
+    ),
+    Case(
+        "a network broker with an SQLite ledger",
+        network_broker_with_sqlite,
+        SingleHostOnly,
+        r"the broker \(redis\) can be reached by other hosts and the ledger \(SQLite\) cannot",
+    ),
+    # enqueue
+    Case(
+        "a database that is down",
+        down("postgresql+psycopg://127.0.0.1:1/agents"),
+        LedgerUnavailable,
+        r"database did not answer at 'enqueue': .*check agent_database_url and the server, then try again",
+    ),
+    Case(
+        "a database file in no folder",
+        down_on_disk,
+        LedgerUnavailable,
+        r"database did not answer at .*unable to open database file",
+    ),
+    Case(
+        "a schema never migrated",
+        enqueued(),
+        SchemaMissing,
+        r"tables are missing.*Run `celery -A yourapp agent db upgrade` \(or `agent-tasks db upgrade --url",
+        migrated=False,
+    ),
+    Case("an input that is no dict", enqueued([1]), AgentTasksError, r"input of a run must be a dict, .* got list"),
+    Case(
+        "an input that cannot be stored",
+        enqueued({"cart": object()}),
+        ArgumentsNotStorable,
+        r"input of agent 'order' cannot be stored, so no run was made",
+    ),
+    Case(
+        "a run id with NUL",
+        enqueued(run_id="a\0b"),
+        AgentTasksError,
+        r"run_id must be a text of 1 to 200 characters without NUL",
+    ),
+    Case(
+        "a run id that is too long", enqueued(run_id="x" * 201), AgentTasksError, r"run_id must be a text of 1 to 200"
+    ),
+    Case("an empty dedupe key", enqueued(dedupe_key=""), AgentTasksError, r"dedupe_key must be a text of 1 to 200"),
+    Case("a priority that is a text", enqueued(priority="high"), AgentTasksError, r"must be an integer, got 'high'"),
+    Case(
+        "the same dedupe key with other input",
+        same_dedupe_key,
+        DedupeConflict,
+        r"dedupe key 'cart' belongs to run 'run-1' of agent 'order', which was started with another input",
+        written=RUN_ONLY,
+        run_status="queued",
+    ),
+    Case(
+        "the same run id with other input",
+        same_run_id,
+        DedupeConflict,
+        r"run id 'run-1' belongs to run 'run-1' of agent 'order', which was started with another input",
+        written=RUN_ONLY,
+        run_status="queued",
+    ),
+    # in a run
+    Case("an unknown step", unknown_step, RunFailed, r"returned 'pya', .* no step .*Did you mean 'pay'\?", **FAILED),
+    Case("a step of another agent", step_of_another_agent, RunFailed, r"'send', which is no step of agent", **FAILED),
+    Case(
+        "an outcome that is none",
+        stepping(lambda _here: "pay"),
+        RunFailed,
+        r"step 'create' must return done\(…\), fail\(…\) or a step, got 'pay'",
+        **FAILED,
+    ),
+    Case(
+        "an output that cannot be stored",
+        stepping(lambda _here: done(object())),
+        RunFailed,
+        r"cannot be stored",
+        **FAILED,
+    ),
+    Case(
+        "arguments that cannot be stored",
+        stepping(charge_in_step(object())),
+        RunFailed,
+        r"arguments of tool 'charge' cannot be stored, so nothing was sent",
+        **FAILED,
+    ),
+    Case(
+        "arguments that do not fit",
+        stepping(lambda here: here.charge(100, 200)),  # type: ignore[attr-defined]
+        RunFailed,
+        r"too many positional arguments",
+        **FAILED,
+    ),
+    Case(
+        "a result that cannot be stored",
+        result_not_storable,
+        RunUnfinished,
+        r"is needs_attention .* it waits the result of charge could not be stored",
+        operations=["succeeded"],
+        questions=["result"],
+        **PARKED,
+    ),
+    Case(
+        "a probe that raises",
+        probe_that_raises,
+        RunUnfinished,
+        r"Its probe says: cannot tell: the probe raised ConnectionError: the bank is closed",
+        operations=["unknown"],
+        questions=["unknown"],
+        **PARKED,
+    ),
+    Case(
+        "a probe that says nothing",
+        probe_that_says_nothing,
+        RunUnfinished,
+        r"Its probe says: cannot tell: the probe returned None, which is no answer",
+        operations=["unknown"],
+        questions=["unknown"],
+        **PARKED,
+    ),
+    Case(
+        "a tool with an effect outside a run",
+        outside_a_run,
+        OutsideRun,
+        r"tool 'charge' has the effect 'manual' and was called outside a run.* write charge\.unguarded",
+    ),
+    Case("a bound tool unguarded", bound_and_unguarded, OutsideRun, r"'charge' is declared with bind=True"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_bad_input_is_named_and_nothing_comes_of_it(
+    case: Case, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = OneProcess(database_url, migrated=case.migrated)
+    with pytest.raises(case.error, match=f"(?s){case.message}"):
+        case.act(here)
+    assert {table: rows for table, rows in here.counts().items() if rows} == case.written
+    assert here.requests == case.requests
+    assert {path.name for path in tmp_path.iterdir()} <= {"agent.db", "agent.db-wal", "agent.db-shm"}
+    runtime = here.runtime
+    if case.run_status is not None:
+        with runtime.engine.connect() as connection:
+            row = runtime.runs.find(connection, "run-1")
+            assert row is not None
+            assert row["status"] == case.run_status
+            assert [str(o.status) for o in runtime.ledger.of_run(connection, "run-1")] == case.operations
+            assert [str(item.question) for item in runtime.inbox.items(connection)] == case.questions
+    here.close()
+
+
+def test_the_settings_that_are_right_are_read() -> None:
+    app = Celery("other", broker="memory://", set_as_current=False)
+    app.conf.update(agent_database_url="sqlite:///agent.db", agent_lease_seconds=30)
+    assert Settings.of(app) == Settings("sqlite:///agent.db", lease_seconds=30)

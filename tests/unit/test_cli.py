@@ -1,0 +1,485 @@
+"""The command line, as a person and as a script use it."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.bin.base import CLIContext
+from click.testing import CliRunner, Result
+
+from agent_tasks import InboxItem
+from agent_tasks.cli import agent, db, exit_codes
+from agent_tasks.cli.output import print_table
+from agent_tasks.promises import PROMISES
+from agent_tasks.states import Effect
+from tests import questions
+from tests.one_process import OneProcess
+from tests.questions import STOPS, Stopped
+
+
+@pytest.fixture
+def here(database_url: str) -> Iterator[OneProcess]:
+    here = OneProcess(database_url)
+    yield here
+    here.close()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[OneProcess]:
+    """On SQLite only, for what no database can make different."""
+    here = OneProcess(f"sqlite:///{tmp_path / 'agent.db'}")
+    yield here
+    here.close()
+
+
+def run(here: OneProcess, *arguments: str) -> Result:
+    """Run a command as ``celery -A app agent`` does."""
+    context = CLIContext(app=here.app, no_color=True, workdir=None)
+    return CliRunner().invoke(agent, arguments, obj=context, prog_name="agent-tasks")
+
+
+def run_by_url(here: OneProcess, *arguments: str) -> Result:
+    """Run a command that knows the ledger's URL and no app."""
+    return CliRunner().invoke(agent, [*arguments, "--url", here.url], prog_name="agent-tasks")
+
+
+def answered(stopped: Stopped, *arguments: str) -> Result:
+    return run(stopped.here, "inbox", "resolve", stopped.item.item_id, *arguments)
+
+
+# -- the inbox ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("question", STOPS)
+def test_the_list_shows_each_question_with_its_replies(here: OneProcess, question: str) -> None:
+    item = STOPS[question](here).item
+    shown = run(here, "inbox", "list")
+    assert shown.exit_code == exit_codes.OK
+    (line,) = shown.stdout.splitlines()
+    cells = line.split("\t")
+    assert cells[:2] == [item.item_id, "run-1"]
+    assert cells[2].startswith(f"{question}: ")
+    assert cells[3] == "|".join(item.replies)
+
+
+def test_the_list_as_json_is_one_object_and_nothing_else(here: OneProcess) -> None:
+    item = questions.unknown(here).item
+    shown = run(here, "inbox", "list", "--json")
+    assert shown.stderr == ""
+    assert json.loads(shown.stdout) == {
+        "version": 1,
+        "items": [
+            {
+                "item_id": item.item_id,
+                "run_id": "run-1",
+                "question": "unknown",
+                "operation_id": item.operation_id,
+                "replies": ["happened", "did-not-happen"],
+                "opened_at": json.loads(shown.stdout)["items"][0]["opened_at"],
+                "detail": {"tool": "mail", "args": {"to": "kim@example.com"}},
+            }
+        ],
+    }
+
+
+def test_an_empty_inbox_says_so_beside_the_data(small: OneProcess) -> None:
+    shown = run(small, "inbox", "list")
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "", "No open questions.\n")
+
+
+def test_the_list_of_one_run_takes_the_beginning_of_its_id(small: OneProcess) -> None:
+    questions.unknown(small, "first-run")
+    small.requests.clear()
+    questions.unknown(small, "second-run", "invoice")
+    assert [line.split("\t")[1] for line in run(small, "inbox", "list").stdout.splitlines()] == [
+        "first-run",
+        "second-run",
+    ]
+    assert [line.split("\t")[1] for line in run(small, "inbox", "list", "--run", "sec").stdout.splitlines()] == [
+        "second-run"
+    ]
+
+
+def test_an_answer_lets_the_run_go_on(here: OneProcess) -> None:
+    stopped = questions.unknown(here)
+    item = stopped.item
+    shown = answered(stopped, "happened", "--who", "kim", "--why", "it is in the log", "--result", '"by hand"')
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert shown.stdout == f"{item.item_id}: happened; run run-1 is queued\n"
+    here.work(stopped.agent)
+    assert stopped.run.get(timeout=0) == "by hand"
+    assert [(e.who, e.what, e.why) for e in stopped.run.audit()] == [("kim", "unknown: happened", "it is in the log")]
+
+
+def test_an_answer_as_json_is_one_object(small: OneProcess) -> None:
+    stopped = questions.unknown(small)
+    item = stopped.item
+    shown = answered(stopped, "did-not-happen", "--who", "kim", "--why", "no trace of it", "--json")
+    assert json.loads(shown.stdout) == {
+        "version": 1,
+        "item_id": item.item_id,
+        "run_id": "run-1",
+        "reply": "did-not-happen",
+        "queued": True,
+        "status": "queued",
+    }
+
+
+def test_an_answer_by_url_says_that_no_doorbell_was_rung(here: OneProcess) -> None:
+    stopped = questions.unknown(here)
+    shown = run_by_url(here, "inbox", "resolve", stopped.item.item_id, "happened", "--why", "it is in the log")
+    assert shown.exit_code == 0
+    assert shown.stdout.endswith("run run-1 is queued\n")
+    assert "No doorbell was rung" in shown.stderr
+    here.later(stopped.agent, here.runtime.settings.ring_again_seconds + 1)
+    assert stopped.run.get(timeout=0) is None
+
+
+def test_you_decide_unless_you_say_who(small: OneProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "robin")
+    stopped = questions.unknown(small)
+    answered(stopped, "happened", "--why", "it is in the log")
+    assert [entry.who for entry in stopped.run.audit()] == ["robin"]
+
+
+def test_a_user_without_a_name_has_to_say_who(small: OneProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("uid 12345")
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+    shown = answered(questions.unknown(small), "happened", "--why", "it is in the log")
+    assert shown.exit_code == exit_codes.USAGE
+    assert "say who decides with --who" in shown.stderr
+
+
+def test_the_beginning_of_an_item_id_is_enough(small: OneProcess) -> None:
+    stopped = questions.unknown(small)
+    shown = run(small, "inbox", "resolve", stopped.item.item_id[:6], "happened", "--why", "it is in the log")
+    assert shown.exit_code == 0
+
+
+# -- refusals -----------------------------------------------------------------------------------------------------------
+
+
+def ambiguous(here: OneProcess) -> tuple[str, ...]:
+    here.requests.clear()
+    questions.unknown(here, "run-2", "invoice")
+    return ("inbox", "resolve", "q_", "happened", "--why", "x")
+
+
+def answered_before(here: OneProcess) -> tuple[str, ...]:
+    item = item_of(here)
+    here.runtime.boundary.commit(
+        "outcome", here.runtime.engine, lambda connection: here.runtime.inbox.withdraw(connection, item.operation_id)
+    )
+    return ("inbox", "resolve", item.item_id, "happened", "--why", "x")
+
+
+def item_of(here: OneProcess) -> InboxItem:
+    return here.runtime.boundary.read(here.runtime.engine, here.runtime.inbox.items)[0]
+
+
+REFUSED: dict[str, tuple[Any, int, str]] = {
+    "no such item": (
+        ("inbox", "resolve", "q_nothing", "happened", "--why", "x"),
+        exit_codes.NOT_FOUND,
+        r"""Error: the answer was not recorded.
+  why:  no inbox item's id begins with 'q_nothing' in this ledger.
+  next: agent-tasks -A yourapp inbox list
+""",
+    ),
+    "an empty id": (
+        ("inbox", "resolve", "", "happened", "--why", "x"),
+        exit_codes.NOT_FOUND,
+        "no inbox item's id begins with ''",
+    ),
+    "a beginning of two ids": (
+        ambiguous,
+        exit_codes.USAGE,
+        "'q_' is the beginning of more than one inbox item id: q_",
+    ),
+    "a reply that does not fit": (
+        lambda here: ("inbox", "resolve", item_of(here).item_id, "hapened", "--why", "x"),
+        exit_codes.STATE,
+        "must be one of happened, did-not-happen, got 'hapened'. Did you mean 'happened'?",
+    ),
+    "answered before": (answered_before, exit_codes.STATE, "was answered already: withdrawn by evidence"),
+    "no reason": (
+        lambda here: ("inbox", "resolve", item_of(here).item_id, "happened"),
+        exit_codes.USAGE,
+        "Missing option '--why'",
+    ),
+    "an empty reason": (
+        lambda here: ("inbox", "resolve", item_of(here).item_id, "happened", "--why", " "),
+        exit_codes.STATE,
+        "why must be a text of 1 to 4000 characters",
+    ),
+    "a result that is no JSON": (
+        lambda here: ("inbox", "resolve", item_of(here).item_id, "happened", "--why", "x", "--result", "ch_1"),
+        exit_codes.USAGE,
+        "'ch_1' is no JSON",
+    ),
+    "a result that did not happen": (
+        lambda here: ("inbox", "resolve", item_of(here).item_id, "did-not-happen", "--why", "x", "--result", "1"),
+        exit_codes.STATE,
+        "result= belongs to the answer 'happened'",
+    ),
+    "no such run": (("runs", "show", "nothing"), exit_codes.NOT_FOUND, "no run id begins with 'nothing'"),
+    "no such run in the inbox": (("inbox", "list", "--run", "no"), exit_codes.NOT_FOUND, "no run id begins with 'no'"),
+    "no such status": (("runs", "list", "--status", "stuck"), exit_codes.USAGE, "'stuck' is not one of 'queued'"),
+    "no such command": (("inbox", "lits"), exit_codes.USAGE, "Did you mean"),
+    "a prefix without a URL": (
+        ("runs", "list", "--table-prefix", "x_"),
+        exit_codes.USAGE,
+        "--table-prefix belongs to --url",
+    ),
+    "a URL of another database": (
+        ("runs", "list", "--url", "mongodb://host/agents"),
+        exit_codes.USAGE,
+        "agent_database_url must name one of postgresql, sqlite, got 'mongodb'",
+    ),
+    "a server that does not answer": (
+        ("runs", "list", "--url", "postgresql+psycopg://127.0.0.1:1/agents"),
+        exit_codes.UNREACHABLE,
+        "the ledger's database did not answer at 'read'",
+    ),
+    "an upgrade of a server that does not answer": (
+        ("db", "upgrade", "--url", "postgresql+psycopg://127.0.0.1:1/agents"),
+        exit_codes.UNREACHABLE,
+        "the ledger's database did not answer at 'db status'",
+    ),
+    "tables with another prefix": (
+        lambda here: ("runs", "list", "--url", here.url, "--table-prefix", "other_"),
+        exit_codes.STATE,
+        "next: agent-tasks -A yourapp db upgrade",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_done_says_what_why_and_what_next_and_writes_nothing(small: OneProcess, case: str) -> None:
+    questions.unknown(small)
+    arguments, code, message = REFUSED[case]
+    arguments = arguments(small) if callable(arguments) else arguments
+    before = small.counts()
+    shown = run(small, *arguments)
+    assert (shown.exit_code, shown.stdout) == (code, "")
+    assert message in shown.stderr
+    assert "Traceback" not in shown.stderr
+    assert small.counts() == before
+
+
+def test_verbose_shows_the_traceback(small: OneProcess) -> None:
+    shown = run(small, "runs", "show", "nothing", "--verbose")
+    assert shown.exit_code == exit_codes.NOT_FOUND
+    assert "Traceback (most recent call last)" in shown.stderr
+
+
+def test_a_fault_of_ours_is_three_lines_too(small: OneProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_args: object) -> None:
+        raise ZeroDivisionError("by hand")
+
+    monkeypatch.setattr(type(small.runtime.inbox), "items", fail)
+    shown = run(small, "inbox", "list")
+    assert shown.exit_code == exit_codes.FAILED
+    assert shown.stderr == (
+        "Error: the inbox was not read.\n  why:  ZeroDivisionError: by hand\n  next: the same command with --verbose\n"
+    )
+
+
+# -- runs ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_shows_what_it_waits_for_its_operations_and_its_questions(here: OneProcess) -> None:
+    stopped = questions.unknown(here)
+    shown = run(here, "runs", "show", "run-1")
+    assert shown.exit_code == 0
+    (operation,) = stopped.run.operations()
+    for words in (
+        "status      needs_attention",
+        "waits for   for a person: did mail happen?",
+        "step        send",
+        f"{operation.operation_id}\t1\tmail\tmanual\tunknown\t1\tat most once, within the limits\ta person decides",
+        f"{stopped.item.item_id}\trun-1\tunknown: did it happen?",
+    ):
+        assert words in shown.stdout
+    assert "decisions" not in shown.stdout
+
+
+def test_a_run_shows_who_decided_what(here: OneProcess) -> None:
+    stopped = questions.unknown(here)
+    (operation,) = stopped.run.operations()
+    stopped.answer("happened", "by hand")
+    shown = run(here, "runs", "show", "run")
+    assert f"\tkim\tunknown: happened\tlooked it up\t{operation.operation_id}" in shown.stdout
+    assert "output       by hand" in shown.stdout
+
+
+def test_a_run_as_json_has_all_of_it(here: OneProcess) -> None:
+    stopped = questions.unknown(here)
+    stopped.answer("happened", {"id": 7})
+    shown = json.loads(run(here, "runs", "show", "run-1", "--json").stdout)
+    assert shown["version"] == 1
+    assert shown["run"]["status"] == "succeeded"
+    assert shown["run"]["output"] == {"id": 7}
+    (operation,) = shown["operations"]
+    assert (operation["args"], operation["result"]) == ({"to": "kim@example.com"}, {"id": 7})
+    assert (operation["promise"], operation["after_crash"]) == PROMISES[Effect.MANUAL]
+    assert [(entry["who"], entry["why"]) for entry in shown["audit"]] == [("kim", "looked it up")]
+    assert shown["inbox"] == []
+
+
+def test_a_failed_run_shows_its_error(small: OneProcess) -> None:
+    stopped = questions.crashes(small)
+    stopped.answer("abort")
+    assert "crashes answered with abort by kim: looked it up" in run(small, "runs", "show", "run-1").stdout
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("queued", "for a worker on queue 'inline'"),
+        ("running", "for step 'send'; the lease of worker host-7 ends at 20"),
+        ("waiting", "wakes at 20"),
+        ("needs_attention", "for a person: did mail happen?"),
+    ],
+)
+def test_every_unfinished_run_names_what_it_waits_for(small: OneProcess, status: str, words: str) -> None:
+    questions.unknown(small)
+    now = small.runtime.clock.now()
+    with small.runtime.engine.connect() as connection, connection.begin():
+        connection.execute(small.runtime.tables.runs.update().values(status=status, lease_owner="host-7", due_at=now))
+    assert words in run(small, "runs", "list").stdout
+
+
+def test_runs_are_listed_newest_first_by_status_and_up_to_a_limit(here: OneProcess) -> None:
+    stopped = questions.unknown(here)
+    for number in (2, 3):
+        stopped.agent.enqueue({"to": "x"}, run_id=f"run-{number}")
+
+    def ids(*options: str) -> list[str]:
+        return [row["run_id"] for row in json.loads(run(here, "runs", "list", "--json", *options).stdout)["runs"]]
+
+    assert ids() == ["run-3", "run-2", "run-1"]
+    assert ids("--limit", "2") == ["run-3", "run-2"]
+    assert ids("--status", "needs_attention") == ["run-1"]
+    assert run(here, "runs", "list", "--status", "cancelled").stderr == "No such runs.\n"
+
+
+def test_a_run_id_that_begins_another_one_is_not_ambiguous(small: OneProcess) -> None:
+    stopped = questions.unknown(small)
+    stopped.agent.enqueue({"to": "x"}, run_id="run-10")
+    assert run(small, "runs", "show", "run-1").exit_code == 0
+    shown = run(small, "runs", "show", "run")
+    assert shown.exit_code == exit_codes.USAGE
+    assert "'run' is the beginning of more than one run id: run-1, run-10" in shown.stderr
+
+
+def test_a_beginning_minds_the_case_and_knows_no_wildcards(here: OneProcess) -> None:
+    questions.unknown(here)
+    for beginning in ("RUN", "run_", "%"):
+        assert run(here, "runs", "show", beginning).exit_code == exit_codes.NOT_FOUND
+
+
+def test_a_value_that_cannot_be_read_hides_no_run(small: OneProcess) -> None:
+    questions.unknown(small)
+    with small.runtime.engine.connect() as connection, connection.begin():
+        connection.execute(small.runtime.tables.operations.update().values(args=b"damaged"))
+    shown = run(small, "runs", "show", "run-1", "--json")
+    assert "unreadable" in json.loads(shown.stdout)["operations"][0]["args"]
+
+
+def test_hostile_text_does_nothing_to_a_terminal(here: OneProcess) -> None:
+    stopped = questions.unknown(here)
+    why = "\x1b[2J\u202egone\nrun-9\tfailed"
+    answered(stopped, "happened", "--who", "kim", "--why", why)
+    shown = run(here, "runs", "show", "run-1").stdout
+    assert r"\x1b[2J\u202egone\nrun-9\tfailed" in shown
+    assert why not in shown
+    assert [entry.why for entry in stopped.run.audit()] == [why]
+
+
+def test_a_table_on_a_terminal_has_heads_and_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    print_table(("RUN", "STATUS"), [("run-1", "queued"), ("r", None)])
+    assert capsys.readouterr().out == "RUN    STATUS\nrun-1  queued\nr\n"
+
+
+def test_every_effect_has_its_promise_in_words() -> None:
+    assert set(PROMISES) == set(Effect)
+    assert not any(words.promise == "exactly once" for words in PROMISES.values())
+
+
+# -- the ledger's tables ------------------------------------------------------------------------------------------------
+
+
+def test_an_upgrade_makes_the_tables_and_says_so_once(database_url: str) -> None:
+    here = OneProcess(database_url, migrated=False)
+    status = run(here, "db", "status", "--json")
+    assert status.exit_code == exit_codes.STATE
+    assert json.loads(status.stdout)["up_to_date"] is False
+    assert here.counts() == {}
+    assert "now (before: no tables)" in run(here, "db", "upgrade").stdout
+    assert "already" in run(here, "db", "upgrade").stdout
+    status = run(here, "db", "status", "--json")
+    assert status.exit_code == exit_codes.OK
+    assert json.loads(status.stdout)["up_to_date"] is True
+    here.close()
+
+
+def test_an_upgrade_by_url_takes_a_prefix(database_url: str) -> None:
+    here = OneProcess(database_url, migrated=False)
+    shown = run_by_url(here, "db", "upgrade", "--table-prefix", "shop_", "--json")
+    assert json.loads(shown.stdout) == {"version": 1, "before": None, "after": "0001"}
+    assert run_by_url(here, "runs", "list", "--table-prefix", "shop_").exit_code == 0
+    assert run_by_url(here, "runs", "list").exit_code == exit_codes.STATE
+    here.close()
+
+
+def test_status_hides_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(db, "revision", lambda _engine, _prefix: "0001")
+    url = "postgresql+psycopg://kim:secret@127.0.0.1/agents"
+    shown = CliRunner().invoke(agent, ["db", "status", "--url", url], prog_name="agent-tasks")
+    assert "kim:***@127.0.0.1/agents" in shown.stdout
+    assert "secret" not in shown.stdout
+
+
+# -- as programs --------------------------------------------------------------------------------------------------------
+
+APP = """
+from celery import Celery
+app = Celery("shop", broker="memory://")
+app.conf.agent_database_url = "sqlite:///agent.db"
+"""
+
+
+@pytest.mark.parametrize("program", ["celery -A shop agent", "agent-tasks -A shop"])
+def test_both_programs_have_the_same_commands(tmp_path: Path, program: str) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    name, *arguments = program.split()
+
+    def call(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).with_name(name)), *arguments, *more]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+
+    assert "revision 0001 now" in call("db", "upgrade").stdout
+    listed = call("runs", "list", "--json")
+    assert (listed.returncode, json.loads(listed.stdout)) == (0, {"version": 1, "runs": []})
+    missing = call("runs", "show", "r")
+    assert missing.returncode == exit_codes.NOT_FOUND
+    assert f"next: {program.replace('shop', 'yourapp')} runs list" in missing.stderr
+
+
+def test_an_app_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(agent, ["-A", "no_such_shop", "runs", "list"], prog_name="agent-tasks")
+    assert shown.exit_code == exit_codes.USAGE
+    assert "the app 'no_such_shop' cannot be imported" in shown.stderr
