@@ -178,7 +178,6 @@ class Attempt:
             for operation in self.known.values()
             if operation.effect is not Effect.READ
             and operation.status not in (OperationStatus.FAILED, OperationStatus.DROPPED)
-            and operation.row["call_key"] is None
             and operation.row["orphan_reply"] is None
             and not self._was_asked(operation)
         ]

@@ -59,7 +59,9 @@ def settle_unasked(attempt: Attempt) -> None:
         if doubtful is None:
             break
         settle_doubt(attempt, doubtful)
-    orphans = tuple(orphan_question(o) for o in attempt.unasked() if o.status is OperationStatus.SUCCEEDED)
+    # The order of calls with a key of their own may vary, so one that is not asked for yet is no orphan.
+    left = [o for o in attempt.unasked() if o.status is OperationStatus.SUCCEEDED and o.row["call_key"] is None]
+    orphans = tuple(orphan_question(operation) for operation in left)
     if orphans:
         attempt.suspend(Ask("effects that this line does not ask for", orphans))
 

@@ -10,6 +10,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
 from agent_tasks.errors import ConfigurationError, did_you_mean
+from agent_tasks.forks import ForkSafeConnection
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -49,7 +50,9 @@ def open_engine(url: str, **options: Any) -> Engine:
                 f"agent_database_url names PostgreSQL, and its driver is missing here ({error}): "
                 "pip install 'celery-agent-tasks[postgres]'."
             ) from error
-    engine = create_engine(parsed, poolclass=NullPool, connect_args={"timeout": SQLITE_BUSY_MS / 1000}, **options)
+    # No pool: a connection that stays open would keep this process from forking.
+    connect_args = {"timeout": SQLITE_BUSY_MS / 1000, "factory": ForkSafeConnection}
+    engine = create_engine(parsed, poolclass=NullPool, connect_args=connect_args, **options)
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_immediate)
     return engine

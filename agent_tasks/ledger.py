@@ -125,6 +125,7 @@ class Ledger:
                 attempts=seen.attempts + 1,
                 unsettled=earlier,
                 ask_at=None,
+                effect=request.tool.guard.effect,
                 args=request.encoded,
                 args_digest=request.digest,
                 **({"first_started_at": self.clock.now()} if first is None else {}),
@@ -162,7 +163,13 @@ class Ledger:
             row = {**request.planned(attempt), **settled, "attempts": 1, "first_started_at": self.clock.now()}
             return self._insert(connection, row)
         return self._compare_and_set(
-            connection, seen, **settled, attempts=seen.attempts + 1, args=request.encoded, args_digest=request.digest
+            connection,
+            seen,
+            **settled,
+            attempts=seen.attempts + 1,
+            effect=request.tool.guard.effect,
+            args=request.encoded,
+            args_digest=request.digest,
         )
 
     def recorded_before(

@@ -12,7 +12,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, text
 
 from agent_tasks.boundary import LedgerErrors
-from agent_tasks.database import open_engine
+from agent_tasks.database import open_engine, parse_url
+from agent_tasks.errors import SchemaMissing
 from checkpoint.sql import SqlStore
 
 if TYPE_CHECKING:
@@ -68,6 +69,27 @@ def revision(engine: Engine, prefix: str = "agent_") -> str | None:
     """
     with LedgerErrors("db status"), engine.connect().execution_options(agent_reads_only=True) as connection:
         return MigrationContext.configure(connection, opts={"version_table": f"{prefix}version"}).get_current_revision()
+
+
+def prepare(url: str, prefix: str = "agent_") -> None:
+    """See to it that a worker can work with a ledger: an SQLite one is brought up to date, any other must have been.
+
+    Raises:
+        SchemaMissing: the ledger was never migrated.
+        LedgerUnavailable: the database did not answer.
+    """
+    if parse_url(url).get_backend_name() == "sqlite":
+        upgrade(url, prefix)
+        return
+    engine = open_engine(url)
+    try:
+        if revision(engine, prefix) is None:
+            raise SchemaMissing(
+                "the ledger's tables are missing. Run `celery -A yourapp agent db upgrade` (or `agent-tasks db upgrade "
+                "--url …`) once, then start the worker again."
+            )
+    finally:
+        engine.dispose()
 
 
 def newest() -> str:

@@ -101,6 +101,7 @@ class Operation:
             status=self.status,
             attempts=self.attempts,
             same_args=digest is None or digest == row["args_digest"],
+            same_effect=self.effect is guard.effect,
             asked=digest is not None,
             horizon_passed=row["horizon_at"] is None or row["horizon_at"] <= now,
             may_ask=row["ask_at"] is None or row["ask_at"] <= now,

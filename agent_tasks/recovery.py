@@ -47,6 +47,7 @@ class Recorded:
         status: of the operation.
         attempts: requests begun.
         same_args: the arguments asked for now are the recorded ones.
+        same_effect: the newest request was sent under the effect that the tool declares now.
         asked: the line of this attempt asks for the operation. False at a commit that finds a doubt left behind.
         horizon_passed: the newest request can no longer happen by itself.
         may_ask: the date that the last probe named has passed.
@@ -57,6 +58,7 @@ class Recorded:
     status: OperationStatus
     attempts: int = 1
     same_args: bool = True
+    same_effect: bool = True
     asked: bool = True
     horizon_passed: bool = True
     may_ask: bool = True
@@ -99,7 +101,8 @@ def _other_arguments(operation: Recorded, promise: Promise) -> Decision:
 
 def _settle(operation: Recorded, promise: Promise) -> Decision:
     """Nobody here can tell whether the newest request happened."""
-    if operation.asked and operation.same_args and _may_send_again(operation, promise):
+    as_before = operation.same_args and operation.same_effect
+    if operation.asked and as_before and _may_send_again(operation, promise):
         return Decision.EXECUTE
     if not operation.horizon_passed:
         return Decision.WAIT

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 
 from agent_tasks.config import Settings
+from agent_tasks.errors import LedgerUnavailable
 from agent_tasks.heartbeat import LOOK_SECONDS, Heartbeat
+from agent_tasks.migrate import prepare
 from agent_tasks.runtime import Runtime
 from agent_tasks.slots import SLOTS_VARIABLE, Slots
 from agent_tasks.sweeper import Sweeper
@@ -29,8 +32,14 @@ _STOP_SECONDS = 5.0
 class Looper:
     """Calls a function again and again in a thread; an exception is logged, and the next turn comes all the same."""
 
-    def __init__(self, name: str, turn: Callable[[], object], pause_seconds: float) -> None:
-        self._turn, self._pause_seconds = turn, pause_seconds
+    def __init__(
+        self,
+        name: str,
+        turn: Callable[[], object],
+        pause_seconds: float,
+        may_end: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._turn, self._pause_seconds, self._may_end = turn, pause_seconds, may_end
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
 
@@ -39,12 +48,13 @@ class Looper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop it and wait for the turn under way."""
+        """Let the thread end as soon as it may, and wait for the turn under way if that is now."""
         self._stopped.set()
-        self._thread.join(_STOP_SECONDS)
+        if self._may_end():
+            self._thread.join(_STOP_SECONDS)
 
     def _loop(self) -> None:
-        while not self._stopped.wait(self._pause_seconds):
+        while not self._ended():
             try:
                 self._turn()
             except Exception as error:  # noqa: BLE001 - one bad row, or an outage, never ends the thread
@@ -55,6 +65,14 @@ class Looper:
                     error,
                     extra={"action": "loop_failed", "loop": self._thread.name},
                 )
+
+    def _ended(self) -> bool:
+        if not self._stopped.wait(self._pause_seconds):
+            return False
+        if self._may_end():
+            return True
+        time.sleep(self._pause_seconds)  # the event is set for good and makes no pause any more
+        return False
 
 
 class AgentWorkerStep(bootsteps.StartStopStep):
@@ -71,9 +89,14 @@ class AgentWorkerStep(bootsteps.StartStopStep):
         """Make the table of slots before the pool makes its processes, which find it through the environment.
 
         Raises:
-            ConfigurationError: the settings cannot keep the promise; the worker does not start.
+            ConfigurationError: the settings cannot keep the promise, or the ledger was never migrated; the worker does
+                not start.
         """
-        Settings.of(worker.app)
+        settings = Settings.of(worker.app)
+        try:
+            prepare(settings.database_url, settings.table_prefix)
+        except LedgerUnavailable as error:  # it may come back; nothing is claimed before
+            logger.warning("%s", error, extra={"action": "ledger_unavailable"})
         self._slots = Slots.temporary()
         os.environ[SLOTS_VARIABLE] = str(self._slots.path)
 
@@ -83,17 +106,25 @@ class AgentWorkerStep(bootsteps.StartStopStep):
         self._runtime = Runtime.of(worker.app, settings)
         self._runtime.slots = self._slots
         self._loopers = [
-            Looper("agent-heartbeat", Heartbeat(self._runtime, _replacer(worker)).beat, LOOK_SECONDS),
+            Looper(
+                "agent-heartbeat",
+                Heartbeat(self._runtime, _replacer(worker)).beat,
+                LOOK_SECONDS,
+                self._nothing_under_way,
+            ),
             Looper("agent-sweeper", Sweeper(self._runtime).sweep, settings.sweep_seconds),
         ]
         for looper in self._loopers:
             looper.start()
 
     def stop(self, worker: Any) -> None:
-        """Stop the threads; the pool's processes go on with what they have begun."""
+        """Stop the threads; the heartbeat goes on for as long as the pool's processes finish what they have begun."""
         for looper in self._loopers:
             looper.stop()
         self._loopers = []
+
+    def _nothing_under_way(self) -> bool:
+        return not self._slots.leases()
 
 
 def _replacer(worker: Any) -> Callable[[], object] | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from agent_tasks.demo.carts import receipt
 from agent_tasks.demo.mail_log import deliveries
+from agent_tasks.errors import AnswerTooLate
 from agent_tasks.inbox import InboxItem
 from agent_tasks.inbox_client import InboxClient
 from agent_tasks.states import Question, Reply
@@ -40,9 +41,10 @@ class Operator:
         Returns:
             The answers, in the order of the questions.
         """
-        return [self._answer(item) for item in self._inbox.items() if _is_about_a_mail(item)]
+        answers = [self._answer(item) for item in self._inbox.items() if _is_about_a_mail(item)]
+        return [answered for answered in answers if answered is not None]
 
-    def _answer(self, item: InboxItem) -> Answered:
+    def _answer(self, item: InboxItem) -> Answered | None:
         asked = item.detail["args"]
         mail = receipt(asked["cart"], asked["order_id"])
         lines = deliveries(self._mail_log(), mail["to"], mail["subject"])
@@ -50,7 +52,10 @@ class Operator:
             reply, why, result = Reply.HAPPENED, f"the mail log says: {lines[0]}", {"accepted": True}
         else:
             reply, why, result = Reply.DID_NOT_HAPPEN, f"the mail log has no {mail['subject']!r}", None
-        self._inbox.resolve(item.item_id, reply, who="the demo's operator", why=why, result=result)
+        try:
+            self._inbox.resolve(item.item_id, reply, who="the demo's operator", why=why, result=result)
+        except AnswerTooLate:  # the outcome came in by itself while he read the log
+            return None
         return Answered(item.run_id, reply, why)
 
 

@@ -70,7 +70,7 @@ class Report:
             "",
             "Seconds from each kill to the step's next attempt: "
             + ", ".join(f"{seconds:.1f}" for seconds in self.durable.recovery_seconds),
-            "A dead child is noticed at once. The runs of a dead worker are taken over when its lease has run out, by a",
+            "A dead child is noticed within half a second. The runs of a dead worker are taken over when their lease has run out, by a",
             f"worker that has seen the ledger for a whole lease ({LEASE_SECONDS:g} s) itself, so that kills in a row add up.",
         ]
         if len(self.plain.kills) < len(self.planned):

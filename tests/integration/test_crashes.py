@@ -109,9 +109,33 @@ def test_no_module_but_the_boundary_commits_publishes_acks_or_runs_a_body() -> N
         ("doorbell.py", "send_task", "self.app"),  # inside boundary.publish, asserted below
         ("tools.py", "body", "self"),  # Tool.run, which boundary.effect is given, and the spelled-out unguarded
         ("probing.py", "probe_body", "tool"),  # inside boundary.effect
-        ("boundary.py", "connect", "engine"),
     }
     assert found == allowed
+
+
+#: What runs user code or sends a message, and the boundary's method that must be given it.
+HANDED_OVER = {"tool.run": "effect", "request.tool.run": "effect", "run_probe": "effect", "self._publish": "publish"}
+
+
+def test_bodies_probes_and_messages_are_handed_to_the_boundary() -> None:
+    seen = set()
+    for path in engine_modules():
+        tree = ast.parse(path.read_text())
+        calls_in = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        for method in ("effect", "publish"):
+            inside = {
+                id(inner)
+                for outer in calls_in
+                if ast.unparse(outer.func).endswith(f"boundary.{method}")
+                for argument in outer.args
+                for inner in ast.walk(argument)
+            }
+            for node in calls_in:
+                name = ast.unparse(node.func)
+                if HANDED_OVER.get(name) == method:
+                    assert id(node) in inside, f"{path.name}:{node.lineno} calls {name} outside boundary.{method}"
+                    seen.add(name)
+    assert seen == set(HANDED_OVER)
 
 
 def test_the_recovery_table_is_pure() -> None:

@@ -5,6 +5,7 @@ import pytest
 from agent_tasks.demo.carts import load_carts
 from agent_tasks.demo.mail_log import MailLog
 from agent_tasks.demo.operator import Operator
+from agent_tasks.errors import AnswerTooLate
 from agent_tasks.inbox import InboxItem
 from agent_tasks.states import Question, Reply
 
@@ -47,6 +48,16 @@ def test_a_mail_that_the_log_does_not_name_did_not_happen(log):
     inbox = Inbox()
     Operator(inbox, log.text).answer_all()
     assert inbox.answers == [("q_1", Reply.DID_NOT_HAPPEN, None)]
+
+
+def test_a_question_that_answers_itself_meanwhile_is_passed_over(log):
+    inbox = Inbox()
+
+    def resolve(*_args: object, **_said: object) -> bool:
+        raise AnswerTooLate("a late outcome settled it")
+
+    inbox.resolve = resolve
+    assert Operator(inbox, log.text).answer_all() == []
 
 
 @pytest.mark.parametrize(

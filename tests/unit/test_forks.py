@@ -1,0 +1,76 @@
+"""A process never forks while it has the SQLite ledger open."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from agent_tasks.database import open_engine
+from agent_tasks.forks import ForkSafeConnection
+
+
+def fork() -> int:
+    """Fork a child that ends at once, and return its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_fork_waits_until_other_threads_have_closed_the_ledger(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path / 'agent.db'}")
+    is_open, may_close, order = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        with engine.connect() as connection:
+            connection.exec_driver_sql("SELECT 1")
+            is_open.set()
+            may_close.wait(30)
+            order.append("closed")
+
+    def fork_meanwhile() -> None:
+        may_close.set()
+        fork()
+        order.append("forked")
+
+    working = threading.Thread(target=work)
+    working.start()
+    assert is_open.wait(30)
+    forking = threading.Thread(target=fork_meanwhile)
+    forking.start()
+    forking.join(30)
+    working.join(30)
+    assert order == ["closed", "forked"]
+
+
+def test_a_thread_that_forks_with_its_own_connection_does_not_wait_for_itself(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path / 'agent.db'}")
+    with engine.connect():
+        assert fork() == 0
+
+
+def test_a_file_that_cannot_be_opened_holds_up_no_fork(tmp_path: Path) -> None:
+    with pytest.raises(sqlite3.OperationalError):
+        sqlite3.connect(tmp_path / "missing" / "agent.db", factory=ForkSafeConnection)
+    assert fork() == 0
+
+
+def test_a_child_opens_the_ledger_that_its_parent_had_open_before(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path / 'agent.db'}")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE t (n)")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with engine.begin() as connection:
+                connection.exec_driver_sql("INSERT INTO t VALUES (1)")
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT n FROM t").scalars().all() == [1]

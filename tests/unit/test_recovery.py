@@ -1,0 +1,226 @@
+"""The recovery decision table, a row for each of its rows, and what must hold for every combination."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_tasks.recovery import MAX_SENDS, Decision, Promise, Recorded, decide
+from agent_tasks.states import IN_DOUBT, Effect, OperationStatus
+
+READ, REPEATABLE, TRANSACTIONAL = Promise(Effect.READ), Promise(Effect.REPEATABLE), Promise(Effect.TRANSACTIONAL)
+WAITING = Promise(Effect.REPEATABLE, waits=True)
+KEYED, KEYED_PROBED = Promise(Effect.KEYED), Promise(Effect.KEYED, has_probe=True)
+PROBED, MANUAL = Promise(Effect.PROBED, has_probe=True, waits=True), Promise(Effect.MANUAL, waits=True)
+EVERY = (READ, REPEATABLE, WAITING, TRANSACTIONAL, KEYED, KEYED_PROBED, PROBED, MANUAL)
+
+PENDING, EXECUTING, UNKNOWN = OperationStatus.PENDING, OperationStatus.EXECUTING, OperationStatus.UNKNOWN
+SUCCEEDED, FAILED, DROPPED = OperationStatus.SUCCEEDED, OperationStatus.FAILED, OperationStatus.DROPPED
+EXECUTE, RETURN, RAISE, WAIT = Decision.EXECUTE, Decision.RETURN, Decision.RAISE, Decision.WAIT
+PROBE, ASK, ASK_RESULT, CONFLICT = Decision.PROBE, Decision.ASK, Decision.ASK_RESULT, Decision.CONFLICT
+
+#: In doubt, with everything in favour of sending again or asking.
+DOUBT = Recorded(EXECUTING, key_lives=True)
+
+
+def each(*statuses: OperationStatus, **facts: object) -> list[Recorded]:
+    return [replace(DOUBT, status=status, **facts) for status in statuses]  # type: ignore[arg-type]
+
+
+# what the ledger holds, promises, decision
+ROWS: list[tuple[str, list[Recorded | None], tuple[Promise, ...], Decision]] = [
+    ("a first call is executed", [None], EVERY, EXECUTE),
+    ("planned work is executed", each(PENDING, attempts=0), EVERY, EXECUTE),
+    ("what is known not to have happened is executed", each(PENDING, attempts=3), EVERY, EXECUTE),
+    ("dropped work that is asked for again is executed", each(DROPPED, attempts=0), EVERY, EXECUTE),
+    ("a success is returned", each(SUCCEEDED), EVERY, RETURN),
+    ("a success is returned whatever the clock says", each(SUCCEEDED, horizon_passed=False), EVERY, RETURN),
+    ("a success without its result is asked about", each(SUCCEEDED, result_missing=True), EVERY, ASK_RESULT),
+    ("a failure is raised again", each(FAILED), EVERY, RAISE),
+    # other arguments
+    (
+        "a read with other arguments runs again",
+        each(PENDING, SUCCEEDED, FAILED, DROPPED, same_args=False),
+        (READ,),
+        EXECUTE,
+    ),
+    (
+        "an effect with other arguments is a conflict",
+        each(PENDING, SUCCEEDED, FAILED, DROPPED, same_args=False),
+        EVERY[1:],
+        CONFLICT,
+    ),
+    (
+        "other arguments for work that never began are no conflict",
+        each(PENDING, DROPPED, same_args=False, attempts=0),
+        EVERY,
+        EXECUTE,
+    ),
+    (
+        "other arguments and a missing result are a conflict first",
+        each(SUCCEEDED, same_args=False, result_missing=True),
+        EVERY[1:],
+        CONFLICT,
+    ),
+    # in doubt: free to send again
+    (
+        "what nobody minds twice is sent again at once",
+        each(EXECUTING, UNKNOWN, horizon_passed=False),
+        (READ, TRANSACTIONAL, REPEATABLE),
+        EXECUTE,
+    ),
+    (
+        "what nobody minds twice is sent again however often",
+        each(EXECUTING, UNKNOWN, attempts=MAX_SENDS + 1),
+        (READ, TRANSACTIONAL, REPEATABLE),
+        EXECUTE,
+    ),
+    ("a repeatable with a timeout waits", each(EXECUTING, UNKNOWN, horizon_passed=False), (WAITING,), WAIT),
+    ("and is sent again after its horizon", each(EXECUTING, UNKNOWN), (WAITING,), EXECUTE),
+    # in doubt: keyed
+    (
+        "a living key sends again without waiting",
+        each(EXECUTING, UNKNOWN, horizon_passed=False),
+        (KEYED, KEYED_PROBED),
+        EXECUTE,
+    ),
+    ("a living key sends up to its limit", each(EXECUTING, UNKNOWN, attempts=MAX_SENDS - 1), (KEYED,), EXECUTE),
+    ("a key that was sent too often asks a person", each(EXECUTING, UNKNOWN, attempts=MAX_SENDS), (KEYED,), ASK),
+    ("a key that was sent too often asks its probe", each(UNKNOWN, attempts=MAX_SENDS), (KEYED_PROBED,), PROBE),
+    (
+        "a dead key waits for its horizon",
+        each(EXECUTING, UNKNOWN, key_lives=False, horizon_passed=False),
+        (KEYED, KEYED_PROBED),
+        WAIT,
+    ),
+    ("a dead key asks a person", each(EXECUTING, UNKNOWN, key_lives=False), (KEYED,), ASK),
+    ("a dead key asks its probe", each(EXECUTING, UNKNOWN, key_lives=False), (KEYED_PROBED,), PROBE),
+    # in doubt: probed and manual
+    (
+        "nobody is asked before the horizon",
+        each(EXECUTING, UNKNOWN, horizon_passed=False),
+        (PROBED, MANUAL),
+        WAIT,
+    ),
+    (
+        "nobody is asked before the horizon, whatever a probe said",
+        each(EXECUTING, UNKNOWN, horizon_passed=False, may_ask=False),
+        (PROBED, MANUAL),
+        WAIT,
+    ),
+    ("a probe is asked after the horizon", each(EXECUTING, UNKNOWN), (PROBED,), PROBE),
+    ("a probe is not asked before the date that it named", each(EXECUTING, UNKNOWN, may_ask=False), (PROBED,), WAIT),
+    ("a person is asked after the horizon", each(EXECUTING, UNKNOWN), (MANUAL,), ASK),
+    ("a person minds no date of a probe", each(EXECUTING, UNKNOWN, may_ask=False), (MANUAL,), ASK),
+    # in doubt: other arguments
+    (
+        "other arguments never send a doubt again",
+        each(EXECUTING, UNKNOWN, same_args=False),
+        (READ, REPEATABLE, WAITING, TRANSACTIONAL, KEYED, MANUAL),
+        ASK,
+    ),
+    (
+        "a doubt with other arguments is settled before the conflict",
+        each(EXECUTING, UNKNOWN, same_args=False),
+        (KEYED_PROBED, PROBED),
+        PROBE,
+    ),
+    # in doubt: declared with another effect since
+    (
+        "a request that was sent under another promise is not sent again under this one",
+        each(EXECUTING, UNKNOWN, same_effect=False),
+        (READ, REPEATABLE, WAITING, TRANSACTIONAL, KEYED, MANUAL),
+        ASK,
+    ),
+    (
+        "a request that was sent under another promise is asked about by the probe",
+        each(EXECUTING, UNKNOWN, same_effect=False),
+        (KEYED_PROBED, PROBED),
+        PROBE,
+    ),
+    # in doubt: not asked for
+    (
+        "a doubt left behind waits for its horizon",
+        each(EXECUTING, UNKNOWN, asked=False, horizon_passed=False),
+        EVERY,
+        WAIT,
+    ),
+    (
+        "a doubt left behind asks a person",
+        each(EXECUTING, UNKNOWN, asked=False),
+        (READ, REPEATABLE, WAITING, TRANSACTIONAL, KEYED, MANUAL),
+        ASK,
+    ),
+    ("a doubt left behind asks its probe", each(EXECUTING, UNKNOWN, asked=False), (KEYED_PROBED, PROBED), PROBE),
+]
+
+
+@pytest.mark.parametrize(("holds", "promises", "decision"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_each_row_of_the_table(
+    holds: list[Recorded | None], promises: tuple[Promise, ...], decision: Decision
+) -> None:
+    for recorded, promise in itertools.product(holds, promises):
+        assert decide(recorded, promise) is decision, (recorded, promise)
+
+
+PROMISES = st.builds(Promise, st.sampled_from(Effect), st.booleans(), st.booleans())
+RECORDED = st.builds(
+    Recorded,
+    status=st.sampled_from(OperationStatus),
+    attempts=st.integers(0, MAX_SENDS + 1),
+    **{
+        fact: st.booleans()
+        for fact in (
+            "same_args",
+            "same_effect",
+            "asked",
+            "horizon_passed",
+            "may_ask",
+            "key_lives",
+            "result_missing",
+        )
+    },
+)
+IN_DOUBT_NOW = RECORDED.filter(lambda recorded: recorded.status in IN_DOUBT)
+
+
+@given(RECORDED, PROMISES)
+def test_a_success_with_the_same_arguments_never_runs_the_body(recorded: Recorded, promise: Promise) -> None:
+    decision = decide(replace(recorded, status=SUCCEEDED, same_args=True), promise)
+    assert decision in (RETURN, ASK_RESULT)
+
+
+@given(IN_DOUBT_NOW, PROMISES)
+def test_a_doubt_of_a_probed_or_manual_tool_is_never_executed(recorded: Recorded, promise: Promise) -> None:
+    for effect in (Effect.PROBED, Effect.MANUAL):
+        assert decide(recorded, replace(promise, effect=effect)) is not EXECUTE
+
+
+@given(IN_DOUBT_NOW, PROMISES)
+def test_a_doubt_of_a_keyed_tool_is_executed_only_while_its_key_lives(recorded: Recorded, promise: Promise) -> None:
+    decision = decide(recorded, replace(promise, effect=Effect.KEYED))
+    assert decision is not EXECUTE or (recorded.key_lives and recorded.attempts < MAX_SENDS and recorded.same_effect)
+
+
+@given(IN_DOUBT_NOW, PROMISES)
+def test_a_doubt_that_is_not_asked_for_is_never_executed(recorded: Recorded, promise: Promise) -> None:
+    assert decide(replace(recorded, asked=False), promise) is not EXECUTE
+
+
+@given(IN_DOUBT_NOW, PROMISES)
+def test_a_doubt_is_never_returned_raised_or_called_a_conflict(recorded: Recorded, promise: Promise) -> None:
+    assert decide(recorded, promise) in (EXECUTE, WAIT, PROBE, ASK)
+
+
+@given(IN_DOUBT_NOW, PROMISES)
+def test_nobody_is_asked_about_a_call_that_may_still_be_under_way(recorded: Recorded, promise: Promise) -> None:
+    assert decide(replace(recorded, horizon_passed=False), promise) in (EXECUTE, WAIT)
+
+
+@given(RECORDED, PROMISES)
+def test_a_probe_is_asked_only_where_there_is_one(recorded: Recorded, promise: Promise) -> None:
+    assert decide(recorded, replace(promise, has_probe=False)) is not PROBE
