@@ -1,4 +1,4 @@
-"""What a probe can answer (design 4)."""
+"""What a probe can answer."""
 
 from __future__ import annotations
 

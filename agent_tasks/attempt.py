@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import threading
 from collections import Counter
 from contextlib import contextmanager
@@ -9,9 +10,17 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from agent_tasks.errors import ArgumentsNotStorable, LeaseLost, OutsideRun, StepSuspended, UnorderedCalls
+from agent_tasks.errors import (
+    ArgumentsNotStorable,
+    InsideTransaction,
+    LeaseLost,
+    OutsideRun,
+    StepSuspended,
+    UnorderedCalls,
+)
 from agent_tasks.identity import keyed_operation_id, nested_operation_id, operation_id, renewed_operation_id
 from agent_tasks.ledger import Request, seconds_of
+from agent_tasks.schema import MAX_ID_LENGTH
 from agent_tasks.states import Effect, OperationStatus
 from agent_tasks.suspensions import Lost, Suspension
 from checkpoint import codec
@@ -33,6 +42,10 @@ if TYPE_CHECKING:
 KILL_GRACE_SECONDS = 1.0
 
 _current: ContextVar[Attempt | None] = ContextVar("agent_tasks_current_run", default=None)
+
+#: Calls whose bodies are running, outermost first. Of a thread of control, since a keyed call in another thread is
+#: not what the step's own calls are made in.
+_bodies: ContextVar[tuple[Request, ...]] = ContextVar("agent_tasks_bodies", default=())
 
 
 class Attempt:
@@ -71,7 +84,8 @@ class Attempt:
         self.deadline = runtime.clock.local() + runtime.settings.step_timeout_seconds
         self._thread = threading.get_ident()
         self._ordinals: Counter[tuple[str, str]] = Counter()
-        self._outer: list[str] = []  # operations whose bodies are running, outermost first
+        self._begun: set[str] = set()  # operations whose bodies ran in this attempt
+        self._calls, self._calls_under_way = threading.Condition(), 0
 
     @property
     def messages(self) -> list[Any]:
@@ -95,13 +109,36 @@ class Attempt:
             kind = LeaseLost if isinstance(self.doomed, Lost) else StepSuspended
             raise kind(f"run {self.run_id!r} step {self.step!r}: {self.doomed.reason}")
 
-    def check(self, tool: Tool[..., Any]) -> None:
-        """Refuse a call that this attempt may not make now.
+    @contextmanager
+    def call_under_way(self, tool: Tool[..., Any]) -> Iterator[None]:
+        """Let a call be made now, or refuse it; the step's end waits for it.
 
         Raises:
             StepSuspended: the attempt is doomed or over.
             UnorderedCalls: the call comes from another thread, where calls have no order and so no identity.
+            InsideTransaction: the call is made in the body of a transactional tool.
         """
+        with self._calls:
+            self._check(tool)
+            self._calls_under_way += 1
+        try:
+            yield
+        finally:
+            with self._calls:
+                self._calls_under_way -= 1
+                self._calls.notify_all()
+
+    def close(self) -> None:
+        """End the step's own work: no call begins any more, and those that threads make are waited for (I14).
+
+        One that outlasts the step's time limit stays in doubt, and the step is not committed.
+        """
+        with self._calls:
+            self.over = True
+            left = max(0.0, self.deadline - self.runtime.clock.local())
+            self._calls.wait_for(lambda: self._calls_under_way == 0, timeout=left)
+
+    def _check(self, tool: Tool[..., Any]) -> None:
         self.raise_if_doomed()
         if self.over:
             raise LeaseLost(f"run {self.run_id!r}: tool {tool.name!r} was called after step {self.step!r} had ended.")
@@ -109,6 +146,13 @@ class Attempt:
             raise UnorderedCalls(
                 f"run {self.run_id!r}: tool {tool.name!r} was called from another thread than step {self.step!r}'s own, "
                 "where calls have no order. Give the tool a key=, or call it in the step itself."
+            )
+        transactional = next((r for r in _bodies.get() if r.tool.guard.effect is Effect.TRANSACTIONAL), None)
+        if transactional is not None and tool.guard.record:
+            raise InsideTransaction(
+                f"run {self.run_id!r}: tool {tool.name!r} was called in the body of transactional tool "
+                f"{transactional.tool.name!r}, whose transaction may still be rolled back while that call could not. "
+                "Call it in the step, before or after."
             )
 
     def request(self, tool: Tool[..., Any], arguments: dict[str, Any]) -> Request:
@@ -124,10 +168,10 @@ class Attempt:
             raise ArgumentsNotStorable(
                 f"run {self.run_id!r}: the arguments of tool {tool.name!r} cannot be stored, so nothing was sent: {error}"
             ) from error
-        outer = self._outer[-1] if self._outer else None
+        outer = next((request.operation_id for request in reversed(_bodies.get())), None)
         ordinal, key = -1, None
         if tool.key is not None:
-            key = str(tool.key(**arguments))
+            key = self._key_of(tool, arguments)
             identifier = keyed_operation_id(self.run_id, tool.name, key)
         else:
             ordinal = self._ordinals[outer or "", tool.name]
@@ -140,6 +184,15 @@ class Attempt:
         self.asked.add(identifier)
         timeout = seconds_of(tool.guard.timeout, self.runtime.settings.step_timeout_seconds)
         return Request(identifier, tool, ordinal, key, arguments, encoded, digest, outer, timeout)
+
+    def _key_of(self, tool: Tool[..., Any], arguments: dict[str, Any]) -> str:
+        key = None if tool.key is None else tool.key(**arguments)
+        if key is None or not 0 < len(str(key)) <= MAX_ID_LENGTH or "\0" in str(key):
+            raise ArgumentsNotStorable(
+                f"run {self.run_id!r}: key= of tool {tool.name!r} must return a text of 1 to {MAX_ID_LENGTH} characters "
+                f"without NUL, got {reprlib.repr(key)}; nothing was sent."
+            )
+        return str(key)
 
     def renew(self, request: Request) -> Request:
         """Return the call as the new operation that a person allowed for its arguments."""
@@ -163,19 +216,24 @@ class Attempt:
         finally:
             self.slot.set_deadline(before)
 
-    def enter(self, operation_id: str) -> None:
-        """Note that the body of an operation is running; calls made in it are nested."""
-        self._outer.append(operation_id)
-
-    def leave(self) -> None:
-        """Note that the innermost body has ended."""
-        self._outer.pop()
+    @contextmanager
+    def body_of(self, request: Request) -> Iterator[None]:
+        """While the body of a call is running, calls made in it are nested; a body that runs anew numbers them anew."""
+        self._begun.add(request.operation_id)
+        for outer, tool in list(self._ordinals):
+            if outer == request.operation_id:
+                del self._ordinals[outer, tool]
+        token = _bodies.set((*_bodies.get(), request))
+        try:
+            yield
+        finally:
+            _bodies.reset(token)
 
     def unasked(self) -> list[Operation]:
         """Return the known operations with an effect that this line did not ask for, in their order (I13)."""
         return [
             operation
-            for operation in self.known.values()
+            for operation in list(self.known.values())
             if operation.effect is not Effect.READ
             and operation.status not in (OperationStatus.FAILED, OperationStatus.DROPPED)
             and operation.row["orphan_reply"] is None
@@ -183,16 +241,14 @@ class Attempt:
         ]
 
     def _was_asked(self, operation: Operation) -> bool:
-        # A call made inside a recorded body is asked for with the outer one.
-        seen: Operation | None = operation
-        while seen is not None:
-            if seen.operation_id in self.asked:
-                return True
-            parent = seen.row["parent_operation"]
-            if parent in self.asked:
-                return True
-            seen = self.known.get(parent) if parent else None
-        return False
+        # A call made inside a recorded body is asked for with the outer one; a body that ran asks for its calls itself.
+        if operation.operation_id in self.asked:
+            return True
+        parent = operation.row["parent_operation"]
+        if parent is None or parent in self._begun:
+            return False
+        outer = self.known.get(parent)
+        return parent in self.asked or (outer is not None and self._was_asked(outer))
 
 
 def attempt_of_this_context() -> Attempt | None:
@@ -200,9 +256,15 @@ def attempt_of_this_context() -> Attempt | None:
     return _current.get()
 
 
-def set_current(attempt: Attempt | None) -> None:
-    """Bind this context to an attempt."""
-    _current.set(attempt)
+@contextmanager
+def working_for(attempt: Attempt) -> Iterator[None]:
+    """Bind this context to an attempt; a body may run another run inline, whose calls are not its own."""
+    current, bodies = _current.set(attempt), _bodies.set(())
+    try:
+        yield
+    finally:
+        _bodies.reset(bodies)
+        _current.reset(current)
 
 
 class CurrentRun:

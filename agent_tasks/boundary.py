@@ -103,15 +103,21 @@ class Boundary:
             What ``work`` returned.
 
         Raises:
-            LedgerUnavailable: the connection broke; ``ambiguous`` says if the commit may have happened.
+            LedgerUnavailable: the connection broke, or the race for locks was lost again and again; ``ambiguous`` says
+                if the commit may have happened.
             SchemaMissing: the tables are not there.
         """
         for tried in range(MAX_LOCK_RETRIES + 1):
             try:
                 return self._commit_once(name, engine, work)
             except DBAPIError as error:
-                if tried == MAX_LOCK_RETRIES or not lost_a_race(error):
+                if not lost_a_race(error):
                     raise
+                if tried == MAX_LOCK_RETRIES:
+                    raise LedgerUnavailable(
+                        f"the ledger's database was too busy at {name!r}: {_first_line(error)}. Others held its locks "
+                        f"through {tried + 1} tries; nothing was written. Try again."
+                    ) from error
             time.sleep(random.uniform(0, 0.01 * 2 ** min(tried, 6)))  # noqa: S311 - spreads competitors, no secret
         raise AssertionError("unreachable")
 

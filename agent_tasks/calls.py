@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agent_tasks.operations import Operation, describe_failure, failure_seen_by_step
+from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step, text_of
 from agent_tasks.probing import ask_the_world
 from agent_tasks.recovery import Decision, Promise, decide
-from agent_tasks.states import Effect, OperationStatus, Question, Reply
+from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply
 from agent_tasks.suspensions import Ask, Asked, Wait
 from agent_tasks.tools import Guard
 from agent_tasks.transactional import execute_transactional
@@ -15,6 +15,7 @@ from checkpoint import codec
 from checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import NoReturn
 
     from agent_tasks.attempt import Attempt
@@ -28,11 +29,25 @@ class _LookAgain(Exception):
 
 def call(attempt: Attempt, tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:
     """Carry out one call of a tool in a step; see ``Tool.__call__``."""
-    attempt.check(tool)
-    if not tool.guard.record:
+    with attempt.call_under_way(tool):
         request = attempt.request(tool, arguments)
-        return attempt.runtime.boundary.effect(tool.name, lambda: tool.run(request.unsent(attempt), arguments))
-    return _until_decided(attempt, attempt.request(tool, arguments))
+        if not tool.guard.record:
+            with attempt.body_of(request):
+                return attempt.runtime.boundary.effect(tool.name, lambda: tool.run(request.unsent(attempt), arguments))
+        try:
+            return _until_decided(attempt, request)
+        except Exception as error:
+            _keep_from_step(attempt, request, error)
+            raise
+
+
+def _keep_from_step(attempt: Attempt, request: Request, error: Exception) -> None:
+    """Whatever went wrong on the way, the step must not take a doubt for a failure (I15)."""
+    operation = attempt.known.get(request.operation_id)
+    if operation is not None and operation.status in IN_DOUBT:
+        pause = attempt.runtime.settings.backoff_seconds(attempt.number)
+        reason = f"because a call of {request.tool.name} ended in doubt ({type(error).__name__}: {text_of(error)})"
+        attempt.suspend(Wait(reason, seconds=pause))
 
 
 def settle_doubt(attempt: Attempt, operation: Operation) -> None:
@@ -49,21 +64,29 @@ def settle_doubt(attempt: Attempt, operation: Operation) -> None:
         attempt.suspend(Ask(f"did {operation.tool} happen?", (unknown_question(operation),)))
 
 
-def settle_unasked(attempt: Attempt) -> None:
-    """Suspend if the ledger holds an effect of this step or later that this line does not ask for (I13, I14)."""
+def settle_unasked(attempt: Attempt, *, at_end: bool) -> None:
+    """Suspend if the ledger holds an effect of this step or later that this line does not ask for (I13, I14).
+
+    Args:
+        attempt: whose line is meant.
+        at_end: the step has ended, so that nothing whatever may be in doubt. Before a new effect, a call with a key of
+            its own may still come, since the order of those may vary.
+    """
     attempt.raise_if_doomed()
-    while True:
-        doubtful = next(
-            (o for o in attempt.unasked() if o.status in (OperationStatus.EXECUTING, OperationStatus.UNKNOWN)), None
-        )
-        if doubtful is None:
-            break
+    while (doubtful := next(_doubts(attempt, at_end=at_end), None)) is not None:
         settle_doubt(attempt, doubtful)
-    # The order of calls with a key of their own may vary, so one that is not asked for yet is no orphan.
     left = [o for o in attempt.unasked() if o.status is OperationStatus.SUCCEEDED and o.row["call_key"] is None]
     orphans = tuple(orphan_question(operation) for operation in left)
     if orphans:
         attempt.suspend(Ask("effects that this line does not ask for", orphans))
+
+
+def _doubts(attempt: Attempt, *, at_end: bool) -> Iterator[Operation]:
+    # A doubt inside a body is one of its own: that the outer call was asked for, or is known by now, settles nothing.
+    for operation in list(attempt.known.values()):
+        open_yet = operation.operation_id in attempt.asked or operation.row["call_key"] is not None
+        if operation.status in IN_DOUBT and (at_end or not open_yet):
+            yield operation
 
 
 def unknown_question(operation: Operation) -> Asked:
@@ -103,7 +126,7 @@ def _act(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
     if seen is None or decision is Decision.EXECUTE:
         return _execute(attempt, request, seen)
     if decision is Decision.RETURN:
-        return seen.result
+        return _recorded_result(attempt, seen)
     if decision is Decision.RAISE:
         raise failure_seen_by_step(seen.error or {}, tool)
     if decision is Decision.WAIT:
@@ -116,6 +139,14 @@ def _act(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
     if decision is Decision.ASK_RESULT:
         return attempt.suspend(Ask(f"what was the result of {tool.name}?", (result_question(seen),)))
     return attempt.suspend(Ask(f"did {tool.name} happen?", (unknown_question(seen),)))
+
+
+def _recorded_result(attempt: Attempt, seen: Operation) -> Any:
+    try:
+        return seen.result
+    except CheckpointError as error:  # written by another release, or damaged: it happened all the same
+        reason = f"the recorded result of {seen.tool} cannot be read: {error}"
+        return attempt.suspend(Ask(reason, (result_question(seen),)))
 
 
 def result_question(operation: Operation) -> Asked:
@@ -151,7 +182,7 @@ def _execute(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
     is_new = seen is None or seen.status in (OperationStatus.PENDING, OperationStatus.DROPPED)
     effect = request.tool.guard.effect
     if is_new and effect is not Effect.READ and request.call_key is None:
-        settle_unasked(attempt)
+        settle_unasked(attempt, at_end=False)
     if effect is Effect.READ:
         return _read(attempt, request, seen)
     if effect is Effect.TRANSACTIONAL:
@@ -166,8 +197,11 @@ def _read(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
     """No intent: a read whose record is lost is bought again."""
     runtime, tool = attempt.runtime, request.tool
     try:
-        value = runtime.boundary.effect(tool.name, lambda: tool.run(request.unsent(attempt), request.arguments))
+        with attempt.body_of(request):
+            value = runtime.boundary.effect(tool.name, lambda: tool.run(request.unsent(attempt), request.arguments))
         result = codec.dumps(value)
+    except CRASHES:
+        raise
     except Exception as error:
         failure = describe_failure(error, tool)
         _record(attempt, request, seen, status=OperationStatus.FAILED, error=codec.dumps(failure), result=None)
@@ -191,18 +225,20 @@ def _with_intent(attempt: Attempt, request: Request, seen: Operation | None) -> 
         recorder.never_sent(attempt, operation)
         pause = runtime.settings.backoff_seconds(operation.attempts)
         attempt.suspend(Wait(f"since the deadline of {tool.name} passed before its body began", seconds=pause))
-    attempt.enter(operation.operation_id)
     try:
-        with attempt.deadline_of(operation):
+        with attempt.body_of(request), attempt.deadline_of(operation):
             value = runtime.boundary.effect(tool.name, lambda: tool.run(operation, request.arguments))
+    except CRASHES as error:
+        if tool.guard.effect is not Effect.REPEATABLE:
+            _doubt(attempt, request, operation, error)
+        recorder.outcome(attempt, operation, OperationStatus.PENDING)  # may be done again, so nothing is in doubt
+        raise
     except Exception as error:  # noqa: BLE001 - every kind of failure is settled or doubted here
         return _failed(attempt, request, operation, error)
     except BaseException as error:
         if attempt.doomed is None:
             _doubt(attempt, request, operation, error)
         raise
-    finally:
-        attempt.leave()
     _succeeded(attempt, request, operation, value)
     return value
 
@@ -211,13 +247,13 @@ def _succeeded(attempt: Attempt, request: Request, operation: Operation, value: 
     recorder = attempt.runtime.recorder
     try:
         result = codec.dumps(value)
-    except CheckpointError as error:
+    except Exception as error:  # noqa: BLE001 - a value may do anything when it is looked at
         # It happened. Running the body again would make it happen again, so a person says what the result was.
         failure = describe_failure(error, request.tool)
         recorder.outcome(attempt, operation, OperationStatus.SUCCEEDED, result_missing=1, error=codec.dumps(failure))
         attempt.suspend(
             Ask(
-                f"the result of {request.tool.name} could not be stored: {error}",
+                f"the result of {request.tool.name} could not be stored: {text_of(error)}",
                 (result_question(attempt.known[operation.operation_id]),),
             )
         )
@@ -237,7 +273,7 @@ def _failed(attempt: Attempt, request: Request, operation: Operation, error: Exc
 def _doubt(attempt: Attempt, request: Request, operation: Operation, error: BaseException) -> NoReturn:
     """An ambiguous end: nobody here can tell, and the step's code never sees it (I6, I15)."""
     runtime = attempt.runtime
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {text_of(error)}"
     runtime.recorder.outcome(attempt, operation, OperationStatus.UNKNOWN, said=text)
     if request.tool.guard.effect is Effect.KEYED:
         pause = runtime.settings.backoff_seconds(operation.attempts)

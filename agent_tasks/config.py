@@ -1,9 +1,10 @@
-"""Settings, read from the Celery app when they are first used, never at import (design 8)."""
+"""Settings, read from the Celery app when they are first used, never at import."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.database import parse_url
@@ -12,7 +13,7 @@ from agent_tasks.errors import ConfigurationError, SingleHostOnly, did_you_mean
 if TYPE_CHECKING:
     from celery import Celery
 
-#: kombu transports that other hosts can reach.
+#: kombu transports that no other host can reach.
 _LOCAL_TRANSPORTS = frozenset({"memory", "filesystem", "sqla", "sqlalchemy"})
 
 
@@ -57,7 +58,7 @@ class Settings:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type in ("float", "int") and (
-                isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0
+                isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value <= 0
             ):
                 raise ConfigurationError(f"agent_{field.name} must be a number above 0, got {value!r}.")
             if field.type == "int" and not isinstance(value, int):
@@ -97,17 +98,22 @@ class Settings:
         settings.check_broker(app.conf.broker_url or app.conf.broker_write_url)
         return settings
 
-    def check_broker(self, broker_url: str | None) -> None:
+    def check_broker(self, broker_url: str | list[str] | None) -> None:
         """Refuse a broker that hosts share with a ledger that they cannot.
+
+        Args:
+            broker_url: as Celery takes it: one URL, several with ``;`` between them, or a list.
 
         Raises:
             SingleHostOnly: so it is, and ``agent_single_host`` is not set.
         """
-        transport = (broker_url or "amqp").split("://", 1)[0].split("+", 1)[0]
+        urls = (broker_url or "amqp").split(";") if not isinstance(broker_url, (list, tuple)) else broker_url
+        transports = [url.split("://", 1)[0].split("+", 1)[0] for url in urls]
+        shared = [transport for transport in transports if transport not in _LOCAL_TRANSPORTS]
         is_sqlite = parse_url(self.database_url).get_backend_name() == "sqlite"
-        if is_sqlite and transport not in _LOCAL_TRANSPORTS and not self.single_host:
+        if is_sqlite and shared and not self.single_host:
             raise SingleHostOnly(
-                f"the broker ({transport}) can be reached by other hosts and the ledger (SQLite) cannot. Set "
+                f"the broker ({shared[0]}) can be reached by other hosts and the ledger (SQLite) cannot. Set "
                 "agent_database_url to a PostgreSQL database, or agent_single_host=True if all workers and callers "
                 "stay on this host for good."
             )
@@ -115,5 +121,6 @@ class Settings:
 
 def _given(app: Celery) -> list[str]:
     """Names of the settings that the user gave; Celery keeps defaults in another map."""
+    app.conf.get("agent_database_url")  # Celery puts off to load its configuration until a value is read
     conf: Any = app.conf
     return [str(name) for changes in conf.maps[:-1] for name in changes]

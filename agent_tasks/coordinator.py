@@ -1,4 +1,4 @@
-"""A doorbell, from claim to commit: the main path of the engine (design 5, I2, I7, I14)."""
+"""A doorbell, from claim to commit: the main path of the engine (I2, I7, I14)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from agent_tasks.attempt import Attempt, set_current
+from agent_tasks.attempt import Attempt, working_for
 from agent_tasks.calls import orphan_question, settle_unasked
 from agent_tasks.errors import BadOutcome, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
+from agent_tasks.operations import text_of
 from agent_tasks.outcomes import Done, Fail, Next, Outcome
 from agent_tasks.states import Question, RunStatus
 from agent_tasks.steps import Step, StepState
@@ -22,8 +24,6 @@ from checkpoint import CheckpointState
 from checkpoint.errors import CheckpointError, UnstorableValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.agent import Agent
@@ -44,16 +44,19 @@ class Crashed:
     error: BaseException
 
 
+class _News(Exception):
+    """Somebody settled an operation while the step ran: look again before the commit."""
+
+
 class Coordinator:
     """Works on the runs of one process.
 
     Args:
         runtime: of this process.
-        agents: by name.
     """
 
-    def __init__(self, runtime: Runtime, agents: Mapping[str, Agent]) -> None:
-        self.runtime, self.agents = runtime, agents
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
 
     def handle(self, agent: Agent, step: str, run_id: str, seq: int) -> bool:
         """Answer a doorbell: claim, run the step's body, settle, commit, ring.
@@ -61,7 +64,6 @@ class Coordinator:
         Returns:
             False if there was nothing to do: the step is done, or somebody works on it.
         """
-        slot: Slot | None = None
         token = self.runtime.new_token()
         deadline = self.runtime.clock.local() + self.runtime.settings.step_timeout_seconds
         slot = self.runtime.slots.take(run_id, token, deadline=deadline)
@@ -95,13 +97,8 @@ class Coordinator:
             return None
         first = row["attempts"] == 1 and row["line"] == 0
         # A second statement, since the first may have waited for the run's row and would miss what was written meanwhile.
-        known = (
-            []
-            if first
-            else runtime.boundary.read(
-                runtime.engine, lambda connection: runtime.ledger.of_run(connection, run_id, from_seq=seq)
-            )
-        )
+        look = partial(runtime.ledger.of_run, run_id=run_id, from_seq=seq)
+        known = [] if first else runtime.boundary.read(runtime.engine, look)
         return Attempt(runtime, agent, row, state, known, slot)
 
     def _latest(self, connection: Connection, run_id: str) -> CheckpointState | CheckpointError | None:
@@ -168,10 +165,14 @@ class Coordinator:
                 "attempt": attempt.number,
             },
         )
-        set_current(attempt)
         try:
-            outcome = self._outcome_of(attempt, step, step.function(view))
-            settle_unasked(attempt)
+            try:
+                with working_for(attempt):
+                    returned = step.function(view)
+            finally:
+                attempt.close()
+            outcome = self._outcome_of(attempt, step, returned)
+            settle_unasked(attempt, at_end=True)
         except StepSuspended as suspended:
             attempt.doomed = attempt.doomed or Lost(str(suspended))
             return Fail(str(suspended))
@@ -179,9 +180,6 @@ class Coordinator:
             return Crashed(error)
         except Exception as error:  # noqa: BLE001 - the step failed
             return self._failed(attempt, error)
-        finally:
-            set_current(None)
-            attempt.over = True
         return outcome
 
     def _outcome_of(self, attempt: Attempt, step: Step, returned: Any) -> Outcome:
@@ -203,7 +201,7 @@ class Coordinator:
         )
 
     def _failed(self, attempt: Attempt, error: Exception) -> Outcome:
-        text = "".join(traceback.format_exception(error))
+        said, text = text_of(error), "".join(traceback.format_exception(error))
         logger.warning(
             "run %s: step %s failed\n%s",
             attempt.run_id,
@@ -213,12 +211,12 @@ class Coordinator:
         )
         attempt.failure = {
             "type": f"{type(error).__module__}.{type(error).__qualname__}",
-            "text": str(error),
-            "traceback": text,
+            "text": said,
+            "traceback": text_of(text),
         }
         with suppress(StepSuspended):  # a doubt or an orphan comes first; the step fails again after it is settled
-            settle_unasked(attempt)
-        return Fail(str(error))
+            settle_unasked(attempt, at_end=True)
+        return Fail(said)
 
     # -- settle ------------------------------------------------------------------------------------------------------
 
@@ -240,6 +238,8 @@ class Coordinator:
             row = runtime.runs.owned(connection, attempt)
             if row is None:
                 return self._committed_before(connection, attempt)
+            if runtime.recorder.looked_again(connection, attempt, row):
+                raise _News
             ends = not isinstance(outcome, Next)
             if ends and attempt.line:
                 left = runtime.ledger.left_behind(connection, attempt)
@@ -253,6 +253,11 @@ class Coordinator:
 
         try:
             committed = runtime.recorder.write(attempt, "step", work)
+        except _News:
+            with suppress(StepSuspended):
+                settle_unasked(attempt, at_end=True)
+            self._settle(attempt, outcome)
+            return
         except StepSuspended:
             return  # the lease expires, or a later attempt finds what was recorded
         except UnstorableValue as error:  # the step's state or output: nothing was written

@@ -1,4 +1,4 @@
-"""Engines of the ledger, made so that every transaction is what the protocol counts on (design 6)."""
+"""Engines of the ledger, made so that every transaction is what the protocol counts on."""
 
 from __future__ import annotations
 

@@ -114,8 +114,7 @@ class CeleryBell:
 
     def queue_for(self, task: str) -> str:
         """See :class:`Bell`."""
-        registered = self.app.tasks.get(task)
-        of_task = getattr(registered, "queue", None)  # as given to @agent.step(queue=…)
+        of_task = getattr(self.app.tasks.get(task), "ring_queue", None)  # as given to @agent.step(queue=…)
         route = self.app.amqp.router.route({"queue": of_task} if of_task else {}, task)
         queue = route.get("queue")
         return str(getattr(queue, "name", queue) or self.app.conf.task_default_queue)

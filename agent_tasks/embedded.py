@@ -15,8 +15,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from kombu.transport import filesystem
-from kombu.utils.json import dumps
+from kombu.transport import filesystem as kombu_filesystem
+
+filesystem: Any = kombu_filesystem  # its methods are not typed
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ class Channel(filesystem.Channel):
         # kombu's own naming, which is the order of delivery. Readers look for names that end in the queue's name.
         name = f"{round(time.monotonic() * 1000)}_{uuid.uuid4()}.{queue}.msg"
         partial = Path(self.data_folder_out, f"{name}.partial")
-        partial.write_text(dumps(payload), encoding="utf-8")
+        partial.write_text(filesystem.dumps(payload), encoding="utf-8")
         partial.rename(partial.with_suffix(""))
 
     def _get(self, queue: str) -> Any:

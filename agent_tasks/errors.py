@@ -85,6 +85,10 @@ class UnorderedCalls(AgentTasksError):
     """A tool was called from another thread than its step's own, where calls have no order."""
 
 
+class InsideTransaction(AgentTasksError):
+    """The body of a transactional tool did what its transaction cannot hold or undo."""
+
+
 class ArgumentsNotStorable(AgentTasksError):
     """The arguments of a tool call cannot be stored; nothing was sent."""
 

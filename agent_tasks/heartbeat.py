@@ -8,6 +8,7 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from agent_tasks.states import RunStatus
 from agent_tasks.sweeper import end_lease
 
 if TYPE_CHECKING:
@@ -44,15 +45,17 @@ class Heartbeat:
         dead = [lease for lease in leases if lease.pid != os.getpid() and not is_alive(lease.pid)]
         if dead and self._replace_dead is not None:
             self._replace_dead()
-        for lease in dead:
-            self._give_back(lease)
         living = [lease for lease in leases if lease not in dead]
-        for lease in living:
+        for lease in living:  # first, since it needs no database, and a horizon counts on it
             self._kill_if_overdue(lease)
         self._renew(living)
+        for lease in dead:
+            self._give_back(lease)
 
     def _give_back(self, lease: Lease) -> None:
-        ended = end_lease(self.runtime, lease.run_id, lease.token)
+        ended = end_lease(self.runtime, lease.run_id, lease.token, wait=False)
+        if not ended and self._stands(lease):
+            return  # somebody holds the run's row; the next look finds the slot again
         self.runtime.slots.free(lease)
         if ended:
             logger.warning(
@@ -61,6 +64,11 @@ class Heartbeat:
                 lease.pid,
                 extra={"action": "child_died", "run_id": lease.run_id},
             )
+
+    def _stands(self, lease: Lease) -> bool:
+        runtime = self.runtime
+        row = runtime.boundary.read(runtime.engine, lambda connection: runtime.runs.find(connection, lease.run_id))
+        return row is not None and row["status"] == RunStatus.RUNNING and row["lease_token"] == lease.token
 
     def _kill_if_overdue(self, lease: Lease) -> None:
         if lease.pid == os.getpid() or self.runtime.clock.local() < lease.deadline:
@@ -90,12 +98,11 @@ class Heartbeat:
 
 def is_alive(pid: int) -> bool:
     """Tell whether a process runs; one that died and was not collected yet does not."""
-    try:
-        # The parent can see a dead child before the pool collects it, and leaves it to the pool.
-        status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return _exists(pid)
-    return status is None
+    if hasattr(os, "waitid"):  # macOS has it since Python 3.13; without it a dead child ends when the pool collects it
+        with suppress(ChildProcessError):
+            # The parent can see a dead child before the pool collects it, and leaves it to the pool.
+            return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    return _exists(pid)
 
 
 def _exists(pid: int) -> bool:

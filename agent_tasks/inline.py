@@ -45,5 +45,5 @@ def answer_all(runtime: Runtime, agent: Agent) -> None:
 
 def answer(runtime: Runtime, agent: Agent, ring: Ring) -> None:
     """Answer one doorbell, and ack it."""
-    Coordinator(runtime, {agent.name: agent}).handle(agent, ring.step, ring.run_id, ring.seq)
+    Coordinator(runtime).handle(agent, ring.step, ring.run_id, ring.seq)
     runtime.boundary.ack("doorbell", lambda: None)

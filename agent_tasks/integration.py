@@ -69,4 +69,4 @@ class AppState:
     @property
     def coordinator(self) -> Coordinator:
         """What answers doorbells in this process."""
-        return Coordinator(self.runtime, self.agents)
+        return Coordinator(self.runtime)

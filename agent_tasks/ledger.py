@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, and_, select, update
+from sqlalchemy import ColumnElement, and_, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agent_tasks.clock import MICROSECONDS, microseconds
@@ -86,8 +86,13 @@ class Ledger:
         return found[0] if found else None
 
     def of_run(self, connection: Connection, run_id: str, from_seq: int = 0) -> list[Operation]:
-        """Return the operations of a run at ``from_seq`` or later, in the order of their first intents."""
-        return self._select(connection, and_(self.table.c.run_id == run_id, self.table.c.seq >= from_seq))
+        """Return the operations of a run at ``from_seq`` or later, in the order of their first intents.
+
+        A call with a key of its own keeps the seq that asked for it first, so one in doubt may stand at an earlier one.
+        """
+        c = self.table.c
+        in_doubt = and_(c.call_key.isnot(None), c.status.in_([str(status) for status in IN_DOUBT]))
+        return self._select(connection, and_(c.run_id == run_id, or_(c.seq >= from_seq, in_doubt)))
 
     def _select(self, connection: Connection, where: ColumnElement[bool]) -> list[Operation]:
         c = self.table.c

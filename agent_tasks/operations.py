@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
     from agent_tasks.clock import Clock
     from agent_tasks.tools import Guard, Tool
+
+#: What of a vendor's words is kept, in characters.
+MAX_SAID = 4000
+
+#: These end a process and say nothing about a tool, so they are no failure of it: the step's lease ends instead.
+CRASHES = (MemoryError, SystemExit)
 
 
 @dataclass
@@ -110,11 +117,19 @@ class Operation:
         )
 
 
+def text_of(said: object) -> str:
+    """Return what an exception or an answer says, as a text that every database stores; it may come from anywhere."""
+    try:
+        text = str(said)
+    except Exception:  # noqa: BLE001 - what cannot be said must not hide that it was said
+        return f"<{type(said).__qualname__} without a text>"
+    return text[:MAX_SAID].encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+
+
 def describe_failure(error: BaseException, tool: Tool[..., Any]) -> dict[str, Any]:
     """Return a failure as it is recorded; ``as`` names the class that every attempt sees."""
-    seen_as = next(
-        (f"refused:{cls.__module__}.{cls.__qualname__}" for cls in tool.guard.refused if isinstance(error, cls)), None
-    )
+    fitting = sorted((c for c in tool.guard.refused if isinstance(error, c)), key=lambda c: type(error) is not c)
+    seen_as = f"refused:{fitting[0].__module__}.{fitting[0].__qualname__}" if fitting else None
     if seen_as is None and getattr(builtins, type(error).__name__, None) is type(error):
         seen_as = f"builtin:{type(error).__name__}"
     try:
@@ -122,12 +137,11 @@ def describe_failure(error: BaseException, tool: Tool[..., Any]) -> dict[str, An
         codec.dumps(args)
     except Exception:  # noqa: BLE001 - an argument that cannot be stored must not hide the failure
         args = None
-    return {
-        "type": f"{type(error).__module__}.{type(error).__qualname__}",
-        "text": str(error),
-        "as": seen_as,
-        "args": args,
-    }
+    kind = f"{type(error).__module__}.{type(error).__qualname__}"
+    failure = {"type": kind, "text": text_of(error), "as": seen_as, "args": args}
+    if isinstance(failure_seen_by_step(failure, tool), ToolFailed):
+        failure["as"] = None  # a later attempt cannot make an exception of this class, so this one raises none
+    return failure
 
 
 def failure_seen_by_step(
@@ -140,8 +154,6 @@ def failure_seen_by_step(
     seen_as = failure["as"]
     if seen_as is None:
         return ToolFailed(tool.name, failure["type"], failure["text"])
-    if original is not None:
-        return original
     kind, _, name = seen_as.partition(":")
     if kind == "builtin":
         cls = getattr(builtins, name)
@@ -149,10 +161,19 @@ def failure_seen_by_step(
         cls = next((c for c in tool.guard.refused if f"{c.__module__}.{c.__qualname__}" == name), None)
         if cls is None:  # the class left the declaration since
             return ToolFailed(tool.name, failure["type"], failure["text"])
-    args = (failure["text"],) if failure["args"] is None else tuple(failure["args"])
+    if original is not None and type(original) is cls:
+        return original
+    rebuilt = _rebuilt(cls, failure["args"], failure["text"])
+    return rebuilt or ToolFailed(tool.name, failure["type"], failure["text"])
+
+
+def _rebuilt(cls: type[BaseException], stored: Any, text: str) -> BaseException | None:
+    args = (text,) if stored is None else tuple(stored)
+    with suppress(Exception):  # a constructor with other parameters
+        return cls(*args)
     try:
-        rebuilt: BaseException = cls(*args)
-    except Exception:  # noqa: BLE001 - a constructor with other parameters
         rebuilt = cls.__new__(cls)
         rebuilt.args = args
+    except Exception:  # noqa: BLE001 - ExceptionGroup, which insists on its exceptions
+        return None
     return rebuilt

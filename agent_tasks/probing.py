@@ -1,4 +1,4 @@
-"""Asking the outside world what became of an operation (design 4)."""
+"""Asking the outside world what became of an operation."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from agent_tasks.answers import ANSWERS, Answer, AskAgain, CannotTell, Happened, NotHappened, PartlyHappened
 from agent_tasks.clock import microseconds
-from agent_tasks.operations import describe_failure
+from agent_tasks.operations import describe_failure, text_of
+from agent_tasks.schema import MAX_EXTERNAL_ID_LENGTH
 from agent_tasks.states import OperationStatus, Question
 from agent_tasks.suspensions import Ask, Asked, Wait
 from checkpoint import codec
-from checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
     from agent_tasks.attempt import Attempt
     from agent_tasks.operations import Operation
     from agent_tasks.tools import Tool
+
+#: A probe that names a later date is asked then; nobody's calendar is trusted beyond it.
+LONGEST_WAIT = timedelta(days=365)
 
 
 def ask_the_world(attempt: Attempt, tool: Tool[..., Any], operation: Operation) -> None:
@@ -35,14 +38,14 @@ def ask_the_world(attempt: Attempt, tool: Tool[..., Any], operation: Operation) 
     elif isinstance(answer, NotHappened):
         recorder.answer(attempt, operation, "not happened", settles=OperationStatus.PENDING, unsettled=0, ask_at=None)
     elif isinstance(answer, AskAgain):
-        ask_at = operation.now() + microseconds(answer.after)
+        ask_at = operation.now() + min(max(microseconds(answer.after), 0), microseconds(LONGEST_WAIT))
         if recorder.answer(attempt, operation, f"ask again after {answer.after}", ask_at=ask_at):
             attempt.suspend(Wait(f"until the probe of {tool.name} may be asked again", until=ask_at))
     else:
         said = (
-            f"partly happened: {answer.evidence}"
+            f"partly happened: {text_of(answer.evidence)}"
             if isinstance(answer, PartlyHappened)
-            else f"cannot tell: {answer.reason}"
+            else f"cannot tell: {text_of(answer.reason)}"
         )
         if recorder.answer(attempt, operation, said, settles=OperationStatus.UNKNOWN):
             detail = {"tool": operation.tool, "args": operation.args, "probe": said}
@@ -63,7 +66,7 @@ def _happened(attempt: Attempt, tool: Tool[..., Any], operation: Operation, answ
     recorder = attempt.runtime.recorder
     try:
         result = codec.dumps(answer.result)
-    except CheckpointError as error:
+    except Exception as error:  # noqa: BLE001 - a value may do anything when it is looked at
         failure = codec.dumps(describe_failure(error, tool))
         recorder.answer(
             attempt,
@@ -80,7 +83,7 @@ def _happened(attempt: Attempt, tool: Tool[..., Any], operation: Operation, answ
         "happened",
         settles=OperationStatus.SUCCEEDED,
         result=result,
-        external_id=answer.external_id,
+        external_id=None if answer.external_id is None else text_of(answer.external_id)[:MAX_EXTERNAL_ID_LENGTH],
         unsettled=0,
     )
 
@@ -104,8 +107,10 @@ def _guarded(tool: Tool[..., Any], operation: Operation) -> Answer:
     assert tool.probe_body is not None  # noqa: S101 - run_probe looked
     try:
         answer = tool.probe_body(operation)
-    except Exception as error:  # noqa: BLE001 - whatever it was, nobody knows more than before
-        return CannotTell(f"the probe raised {type(error).__name__}: {error}")
+    except BaseException as error:  # noqa: BLE001 - whatever it was, nobody knows more than before
+        return CannotTell(f"the probe raised {type(error).__name__}: {text_of(error)}")
     if not isinstance(answer, ANSWERS):
-        return CannotTell(f"the probe returned {answer!r}, which is no answer")
+        return CannotTell(f"the probe returned {type(answer).__name__}, which is no answer")
+    if isinstance(answer, AskAgain) and not isinstance(answer.after, timedelta):
+        return CannotTell("the probe returned AskAgain whose after= is no timedelta")
     return answer

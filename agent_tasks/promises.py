@@ -1,4 +1,4 @@
-"""What each kind of tool is promised, in the words that the command line and the pages show (design 4)."""
+"""What each kind of tool is promised, in the words that the command line and the pages show."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from agent_tasks.clock import microseconds
 from agent_tasks.errors import AgentTasksError, LedgerUnavailable
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply, RunStatus
 from agent_tasks.suspensions import Asked, Lost
@@ -14,7 +15,7 @@ from agent_tasks.suspensions import Asked, Lost
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.attempt import Attempt
     from agent_tasks.ledger import Request
@@ -25,9 +26,6 @@ T = TypeVar("T")
 
 #: First and longest pause, in seconds, before a write that got no answer is sent again.
 _PAUSES = (0.05, 1.0)
-
-#: A second success of these is a second effect; a keyed one met the vendor's key, a repeatable one may repeat.
-_DOUBLES = frozenset({Effect.PROBED, Effect.MANUAL})
 
 
 class Recorder:
@@ -74,8 +72,9 @@ class Recorder:
         deadline = runtime.clock.local() + request.timeout_seconds
 
         def work(connection: Connection) -> tuple[bool, Operation | None]:
-            if runtime.runs.owned(connection, attempt, share=True) is None:
-                return False, None
+            run = runtime.runs.owned(connection, attempt, share=True)
+            if run is None or self.looked_again(connection, attempt, run):
+                return run is not None, None
             return True, runtime.ledger.begin(connection, attempt, request, seen)
 
         owns, operation = self.write(attempt, "intent", work)
@@ -85,6 +84,19 @@ class Recorder:
             operation.deadline = deadline
             attempt.known[operation.operation_id] = operation
         return operation
+
+    def looked_again(self, connection: Connection, attempt: Attempt, run: RowMapping) -> bool:
+        """Read again what others may have settled since the attempt looked; ``run`` is its locked row (I13).
+
+        Returns:
+            True if there was news: what the attempt decided by is old.
+        """
+        if run["wakeups"] == attempt.wakeups:
+            return False
+        for operation in self.runtime.ledger.of_run(connection, attempt.run_id, from_seq=attempt.seq):
+            attempt.known[operation.operation_id] = operation
+        attempt.wakeups = int(run["wakeups"])
+        return True
 
     def record(self, attempt: Attempt, request: Request, seen: Operation | None, **outcome: Any) -> bool:
         """Commit the outcome of a call without an intent; False if another row stands there than was seen."""
@@ -123,7 +135,10 @@ class Recorder:
             woke = run is not None and self._late_outcome(connection, attempt, operation, status, said, values)
             return False
 
-        owns = self.write(attempt, "outcome", work)
+        try:
+            owns = self.write(attempt, "outcome", work)
+        except Exception as error:  # noqa: BLE001 - the step must not take it for what the tool raised (I15)
+            attempt.suspend(Lost(f"the outcome of {operation.tool} could not be written: {error}"))
         if woke:
             runtime.ring(attempt.run_id)
         if not owns:
@@ -178,10 +193,7 @@ class Recorder:
                 was.append(RunStatus.NEEDS_ATTENTION)
             return runs.wake(connection, attempt.run_id, was=was)
         found = ledger.find(connection, operation.operation_id)
-        contradicted = found is not None and (
-            found.attempts > operation.attempts or found.status in (OperationStatus.FAILED, OperationStatus.DROPPED)
-        )
-        if status is OperationStatus.SUCCEEDED and contradicted and operation.effect in _DOUBLES:
+        if status is OperationStatus.SUCCEEDED and found is not None and _is_contradicted(found, attempt, operation):
             question = Asked(
                 Question.DOUBLED,
                 operation.operation_id,
@@ -193,8 +205,9 @@ class Recorder:
         return False
 
     def never_sent(self, attempt: Attempt, operation: Operation) -> None:
-        """Take back an intent whose body did not begin."""
-        self.outcome(attempt, operation, OperationStatus.PENDING)
+        """Take back an intent whose body did not begin; an earlier request that nobody settled stays in doubt."""
+        unsettled = operation.unsettled > 0
+        self.outcome(attempt, operation, OperationStatus.UNKNOWN if unsettled else OperationStatus.PENDING)
 
     def answer(
         self,
@@ -234,3 +247,17 @@ class Recorder:
         return self.write(
             attempt, "look", lambda connection: self.runtime.inbox.conflict_reply(connection, operation_id, digest)
         )
+
+
+def _is_contradicted(found: Operation, attempt: Attempt, operation: Operation) -> bool:
+    """Tell whether the late success of a request makes what the ledger says about its operation wrong."""
+    if operation.effect is Effect.REPEATABLE:
+        return False
+    if found.status in (OperationStatus.FAILED, OperationStatus.DROPPED):
+        return True
+    if found.attempts == operation.attempts:
+        return False
+    if operation.effect is not Effect.KEYED:
+        return True  # a second request is a second effect
+    life = attempt.agent.tools[operation.tool].guard.key_lifetime
+    return bool(found.started_at - found.first_started_at > microseconds(life))  # else both met the vendor's key

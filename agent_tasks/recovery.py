@@ -1,4 +1,4 @@
-"""The recovery decision table: what a call does about the operation it finds, as a pure function (design 4, I4-I6, I14)."""
+"""The recovery decision table: what a call does about the operation it finds, as a pure function (I4-I6, I14)."""
 
 from __future__ import annotations
 

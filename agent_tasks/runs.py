@@ -60,11 +60,15 @@ class Runs:
         )
         return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
 
-    def find(self, connection: Connection, run_id: str, *, lock: bool = False) -> RowMapping | None:
-        """Return a run's row with the database's time beside it; ``lock`` holds it until the transaction ends."""
+    def find(self, connection: Connection, run_id: str, *, lock: bool = False, wait: bool = True) -> RowMapping | None:
+        """Return a run's row with the database's time beside it; ``lock`` holds it until the transaction ends.
+
+        Without ``wait`` a row that somebody else holds is not found: the threads of a worker's parent wait for no row,
+        since one process that is frozen in a transaction would hold up the sweepers of a whole fleet.
+        """
         statement = select(self.table, self.clock.now().label("now")).where(self.table.c.run_id == run_id)
         if lock:
-            statement = statement.with_for_update()
+            statement = statement.with_for_update(skip_locked=not wait)
         return connection.execute(statement).mappings().one_or_none()
 
     def find_by_dedupe_key(self, connection: Connection, agent: str, dedupe_key: str) -> RowMapping | None:
@@ -145,8 +149,7 @@ class Runs:
         """Renew the leases of the (run_id, fence) pairs that are still running; locked rows wait for the next time."""
         c = self.table.c
         mine = and_(tuple_(c.run_id, c.fence).in_(leases), c.status == RunStatus.RUNNING)
-        free = select(c.run_id).where(mine).order_by(c.run_id).with_for_update(skip_locked=True)
-        connection.execute(update(self.table).where(mine, c.run_id.in_(free)).values(due_at=self._lease_end()))
+        connection.execute(update(self.table).where(mine, self._free(mine)).values(due_at=self._lease_end()))
 
     # -- the end of an attempt ---------------------------------------------------------------------------------------
 
@@ -226,17 +229,20 @@ class Runs:
         connection.execute(update(self.table).where(c.run_id == run_id).values(wakeups=c.wakeups + 1))
         return self._requeue(connection, c.run_id == run_id, c.status.in_([str(status) for status in was]))
 
-    def release_dead(self, connection: Connection, run_id: str, token: str) -> RowMapping | None:
-        """End the lease of an attempt whose process is dead; the row before it, or None if the lease is gone."""
-        row = self.find(connection, run_id, lock=True)
+    def release_dead(self, connection: Connection, run_id: str, token: str, *, wait: bool = True) -> RowMapping | None:
+        """End the lease of an attempt whose process is dead; the row before it, or None if the lease is gone.
+
+        Without ``wait``, None also stands for a row that somebody else holds.
+        """
+        row = self.find(connection, run_id, lock=True, wait=wait)
         if row is None or row["lease_token"] != token or row["status"] != RunStatus.RUNNING:
             return None
         self.take_over(connection, row)
         return row
 
     def expire(self, connection: Connection, run_id: str) -> RowMapping | None:
-        """End a lease that ran out; the row before it, or None if it was renewed or ended meanwhile."""
-        row = self.find(connection, run_id, lock=True)
+        """End a lease that ran out; the row before it, or None if it was renewed, ended, or is being written to."""
+        row = self.find(connection, run_id, lock=True, wait=False)
         if row is None or row["status"] != RunStatus.RUNNING or row["due_at"] > row["now"]:
             return None
         self.take_over(connection, row)
@@ -363,17 +369,23 @@ class Runs:
     def wake_due(self, connection: Connection, run_id: str) -> bool:
         """Queue a waiting run whose time has come."""
         c = self.table.c
-        return self._requeue(
-            connection, c.run_id == run_id, c.status == RunStatus.WAITING, c.due_at <= self.clock.now()
-        )
+        due = and_(c.run_id == run_id, c.status == RunStatus.WAITING, c.due_at <= self.clock.now())
+        return self._requeue(connection, due, self._free(due))
 
     def rung(self, connection: Connection, run_id: str, seen_due_at: int, again_in_seconds: float) -> bool:
         """Move a passed ``due_at`` before ringing; False if somebody else did, who then rings."""
         c = self.table.c
-        statement = update(self.table).where(
+        due = and_(
             c.run_id == run_id, c.status == RunStatus.QUEUED, c.due_at == seen_due_at, c.due_at <= self.clock.now()
         )
+        statement = update(self.table).where(due, self._free(due))
         return connection.execute(statement.values(due_at=self.clock.in_(again_in_seconds))).rowcount == 1
+
+    def _free(self, where: ColumnElement[bool]) -> ColumnElement[bool]:
+        """Lock the rows that nobody else holds, and pass the others over; see :meth:`find`."""
+        c = self.table.c
+        free = select(c.run_id).where(where).order_by(c.run_id).with_for_update(skip_locked=True)
+        return c.run_id.in_(free)
 
     def _lease_end(self) -> ColumnElement[int]:
         return self.clock.in_(self.settings.lease_seconds)

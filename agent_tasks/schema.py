@@ -1,4 +1,4 @@
-"""The ledger's tables (design 6). Times are BIGINT microseconds on every database."""
+"""The ledger's tables. Times are BIGINT microseconds on every database."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ PROTOCOL = 1
 
 #: Longest run id and dedupe key, in characters.
 MAX_ID_LENGTH = 200
+
+#: What is kept of a vendor's own name of an effect, in characters.
+MAX_EXTERNAL_ID_LENGTH = 400
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def _operations(prefix: str, metadata: MetaData) -> Table:
         Column("result", LargeBinary),
         Column("result_missing", SmallInteger, nullable=False, default=0),  # succeeded, but not storable
         Column("why", Text),  # repeatable: why doing it twice is the same as once
-        Column("external_id", String(400)),
+        Column("external_id", String(MAX_EXTERNAL_ID_LENGTH)),
         Column("error", LargeBinary),
         Column("evidence", LargeBinary),
         Column("orphan_reply", String(16)),  # keep | ignore, said by a person

@@ -1,4 +1,4 @@
-"""The words for the lives of runs and operations (design 5)."""
+"""The words for the lives of runs and operations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ IN_DOUBT = frozenset({OperationStatus.EXECUTING, OperationStatus.UNKNOWN})
 
 
 class Effect(Word):
-    """What a tool does to the world, and so what a crash in its middle means (design 4)."""
+    """What a tool does to the world, and so what a crash in its middle means."""
 
     READ = "read"
     REPEATABLE = "repeatable"

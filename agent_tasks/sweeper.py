@@ -5,16 +5,20 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_tasks.doorbell import Ring
 from agent_tasks.states import Question, RunStatus
 from agent_tasks.suspensions import Asked
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.runtime import Runtime
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +43,7 @@ class Sweeper:
     """Turns expired leases and due waits into queued runs, and rings for queued runs that nobody hears.
 
     Only the sweeper takes a lease over, and only after its process had unbroken contact with the database for a full
-    lease: after an outage the owners are given the time to renew (design 5).
+    lease: after an outage the owners are given the time to renew.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -54,30 +58,36 @@ class Sweeper:
         """
         swept = Swept()
         try:
-            asked_at = self.runtime.clock.local()
-            if self._may_take_over(asked_at):
-                self._take_over_expired(swept)
+            expired = self._due(RunStatus.RUNNING)
+            if self._may_take_over():
+                self._take_over(expired, swept)
             self._wake_due(swept)
             self._ring_queued(swept)
         except Exception:
             self._contact_since = None
             raise
-        if self._contact_since is None:
-            self._contact_since = asked_at
         return swept
 
-    def _may_take_over(self, now: float) -> bool:
-        return self._contact_since is not None and now - self._contact_since >= self.runtime.settings.lease_seconds
+    def _may_take_over(self) -> bool:
+        seconds = float("-inf") if self._contact_since is None else self.runtime.clock.local() - self._contact_since
+        return seconds >= self.runtime.settings.lease_seconds
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        runtime = self.runtime
+        asked_at = runtime.clock.local()
+        found = runtime.boundary.read(runtime.engine, work)
+        answered_at = runtime.clock.local()
+        # A database that kept this process waiting kept the owners waiting, who renew every third of a lease.
+        if self._contact_since is None or answered_at - asked_at >= runtime.settings.lease_seconds / 3:
+            self._contact_since = answered_at
+        return found
 
     def _due(self, status: RunStatus) -> list[Any]:
-        runtime = self.runtime
-        return list(
-            runtime.boundary.read(runtime.engine, lambda connection: runtime.runs.due(connection, status, BATCH))
-        )
+        return list(self._read(lambda connection: self.runtime.runs.due(connection, status, BATCH)))
 
-    def _take_over_expired(self, swept: Swept) -> None:
+    def _take_over(self, expired: list[Any], swept: Swept) -> None:
         runtime = self.runtime
-        for row in self._due(RunStatus.RUNNING):
+        for row in expired:
 
             def work(connection: Connection, run_id: str = row.run_id) -> RowMapping | None:
                 before = runtime.runs.expire(connection, run_id)
@@ -107,7 +117,7 @@ class Sweeper:
 
     def _ring_queued(self, swept: Swept) -> None:
         runtime = self.runtime
-        for queue in runtime.boundary.read(runtime.engine, runtime.runs.due_queues):
+        for queue in self._read(runtime.runs.due_queues):
             depth = runtime.bell.depth(queue)
             room = runtime.settings.queue_depth - (depth or 0)
             if room > 0:
@@ -115,7 +125,7 @@ class Sweeper:
 
     def _ring_queue(self, queue: str, room: int, swept: Swept, *, counted: bool) -> None:
         runtime = self.runtime
-        for row in runtime.boundary.read(runtime.engine, partial(runtime.runs.due_in_queue, queue=queue, limit=room)):
+        for row in self._read(partial(runtime.runs.due_in_queue, queue=queue, limit=room)):
             again = self._ring_again_seconds(row, counted=counted)
             move = partial(runtime.runs.rung, run_id=row.run_id, seen_due_at=row.due_at, again_in_seconds=again)
             if runtime.boundary.commit("ring", runtime.engine, move):
@@ -130,15 +140,21 @@ class Sweeper:
         return float(min(max(shortest, (row.now - row.updated_at) / 1e6), LONGEST_PAUSE_SECONDS))
 
 
-def end_lease(runtime: Runtime, run_id: str, token: str) -> bool:
+def end_lease(runtime: Runtime, run_id: str, token: str, *, wait: bool = True) -> bool:
     """End the lease of an attempt that is known to be dead, and ring for its run.
 
+    Args:
+        runtime: of this process.
+        run_id: of the run.
+        token: of the lease.
+        wait: for the run's row, where somebody else holds it.
+
     Returns:
-        False if the lease had ended already.
+        False if the lease had ended already; without ``wait`` also if somebody else holds the run's row.
     """
 
     def work(connection: Connection) -> bool:
-        before = runtime.runs.release_dead(connection, run_id, token)
+        before = runtime.runs.release_dead(connection, run_id, token, wait=wait)
         if before is not None:
             _park_if_it_crashes(runtime, connection, before)
         return before is not None

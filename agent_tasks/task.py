@@ -35,7 +35,7 @@ class AgentRequest(Request):
 class AgentTask(Task):
     """Base class of step tasks: acked after the work, requeued when its process dies, results ignored.
 
-    These are set on the task itself; no global setting is changed (design 8).
+    These are set on the task itself; no global setting is changed.
     """
 
     abstract = True
@@ -46,6 +46,7 @@ class AgentTask(Task):
 
     agent: Agent
     step: Step
+    ring_queue: str | None = None  # of @agent.step(queue=…); Celery warns of a task that has a `queue`
 
     def run(self, run_id: str, seq: int) -> None:
         """Answer a doorbell.
@@ -70,7 +71,7 @@ def register_step(agent: Agent, step: Step, options: dict[str, Any]) -> None:
     """Register the Celery task of a step, so that routes, limits, annotations and Flower's filters work per step."""
     app = agent.app
     name = f"{agent.name}.{step.name}"
-    base = type(
-        f"{step.name}_task", (AgentTask,), {"name": name, "agent": agent, "step": step, "abstract": False, **options}
-    )
+    own = {"name": name, "agent": agent, "step": step, "abstract": False, "ring_queue": options.get("queue")}
+    others = {option: value for option, value in options.items() if option != "queue"}
+    base = type(f"{step.name}_task", (AgentTask,), {**own, **others})
     app.register_task(base())

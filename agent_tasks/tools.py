@@ -1,10 +1,10 @@
-"""Tools: functions that touch the world or cost money, declared with their effect (design 4)."""
+"""Tools: functions that touch the world or cost money, declared with their effect."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
@@ -56,6 +56,10 @@ class Tool(Generic[P, R]):
         self.probe_body: Callable[[Operation], Any] | None = None
         self.probe_timeout: timedelta | None = None
         parameters = list(inspect.signature(body).parameters.values())
+        if bind and not parameters:
+            raise UnguardedTool(
+                f"tool {name!r} is declared with bind=True and must have a first parameter for its operation, got none."
+            )
         self.signature = inspect.Signature(parameters[1:] if bind else parameters)
         unknown = [n for n in identity or () if n not in self.signature.parameters]
         if unknown:
@@ -203,10 +207,9 @@ def tool(
 
     def declare(body: Callable[..., R]) -> Tool[..., R]:
         tool_name = str(name or getattr(body, "__name__", repr(body)))
-        guard = Guard(
-            _effect(tool_name, effect), timeout, settle, visible_after, key_lifetime, tuple(refused), why, record
-        )
+        guard = Guard(_effect(tool_name, effect), timeout, settle, visible_after, key_lifetime, refused, why, record)
         _check(tool_name, guard)
+        _check_plain(tool_name, body)
         return Tool(body, tool_name, _with_defaults(guard), bind=bind, identity=identity, key=key)
 
     return declare
@@ -253,15 +256,31 @@ def _check(name: str, guard: Guard) -> None:
         )
     if not guard.record and guard.effect is not Effect.READ:
         raise UnguardedTool(f"record=False of tool {name!r} is for effect='read' only, got {str(guard.effect)!r}.")
-    declared: tuple[object, ...] = guard.refused
+    declared: object = guard.refused
+    if not isinstance(declared, tuple):
+        raise UnguardedTool(f"refused= of tool {name!r} must be a tuple of exception classes, got {declared!r}.")
     for refusal in declared:
         if not (isinstance(refusal, type) and issubclass(refusal, Exception)):
             raise UnguardedTool(f"refused= of tool {name!r} must hold exception classes, got {refusal!r}.")
 
 
+def _check_plain(name: str, body: Callable[..., Any]) -> None:
+    """Refuse a body whose call does nothing yet: it would be recorded as done without having begun."""
+    for is_lazy, kind in (
+        (inspect.iscoroutinefunction, "async"),
+        (inspect.isgeneratorfunction, "a generator"),
+        (inspect.isasyncgenfunction, "an async generator"),
+    ):
+        if is_lazy(body):
+            raise UnguardedTool(
+                f"tool {name!r} must be a plain function, got {kind}: calling it does nothing yet, and would be recorded "
+                "as done. Wrap it, for example in a function that calls asyncio.run(…)."
+            )
+
+
 def _with_defaults(guard: Guard) -> Guard:
     if guard.effect is Effect.TRANSACTIONAL and guard.timeout is None:
-        return Guard(guard.effect, TRANSACTIONAL_TIMEOUT, refused=guard.refused)
+        return replace(guard, timeout=TRANSACTIONAL_TIMEOUT)
     return guard
 
 

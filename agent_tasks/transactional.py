@@ -1,24 +1,31 @@
-"""Tools that write to the ledger's own database: effect and outcome in one commit (design 4)."""
+"""Tools that write to the ledger's own database: effect and outcome in one commit."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
 from agent_tasks.boundary import lost_a_race
-from agent_tasks.errors import ToolOverran
-from agent_tasks.operations import Operation, describe_failure, failure_seen_by_step
+from agent_tasks.errors import InsideTransaction, ToolOverran
+from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step
 from agent_tasks.states import OperationStatus
 from agent_tasks.suspensions import Lost
 from checkpoint import codec
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.attempt import Attempt
     from agent_tasks.ledger import Request
+
+#: PostgreSQL: the body caught the error of a statement and went on, in a transaction that can only be rolled back.
+_FAILED_TRANSACTION = "25P02"
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class _BodyFailed(Exception):
 
 
 class _Raced(Exception):
-    """Another row stands there than was seen: roll the effect back."""
+    """Another row stands there than was seen, or others settled one meanwhile: roll the effect back."""
 
 
 class _NotOwner(Exception):
@@ -48,12 +55,12 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
     The fenced outcome is the last statement before the commit, so that the run's row is not locked while user code runs.
     """
     runtime, tool = attempt.runtime, request.tool
-    operation = request.unsent(attempt)
-    attempt.enter(request.operation_id)
 
     def work(connection: Connection) -> Executed:
+        operation = request.unsent(attempt)  # anew each time: waiting for a lost database is not the body's time
         operation.connection = connection
-        executed = Executed(_run_body(attempt, request, operation))
+        with _kept_open(connection, tool.name):
+            executed = Executed(_run_body(attempt, request, operation))
         result = codec.dumps(executed.value)
         if operation.remaining() <= 0:
             raise _BodyFailed(
@@ -62,8 +69,11 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
                     f"({request.timeout_seconds:g} s); it was rolled back. Do less in it, or give it a longer timeout=."
                 )
             )
-        if runtime.runs.owned(connection, attempt) is None:
+        run = _owned(attempt, connection)
+        if run is None:
             raise _NotOwner
+        if runtime.recorder.looked_again(connection, attempt, run):
+            raise _Raced
         if not runtime.ledger.record(
             connection, attempt, request, seen, status=OperationStatus.SUCCEEDED, result=result
         ):
@@ -76,19 +86,51 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
         return None
     except _NotOwner:
         attempt.suspend(Lost(f"the lease was lost while {tool.name} ran; its transaction was rolled back"))
+    except CRASHES:
+        raise
     except Exception as failure:  # noqa: BLE001 - rolled back, so it is known not to have happened
         error = failure.error if isinstance(failure, _BodyFailed) else failure
         _record_failure(attempt, request, seen, error)
         return None  # recorded by somebody else meanwhile
+
+
+def _owned(attempt: Attempt, connection: Connection) -> RowMapping | None:
+    try:
+        return attempt.runtime.runs.owned(connection, attempt)
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) == _FAILED_TRANSACTION:
+            raise _BodyFailed(error) from error
+        raise
+
+
+@contextmanager
+def _kept_open(connection: Connection, tool: str) -> Iterator[None]:
+    """Let the body end only its own savepoints: a commit of its own would part the effect from its record."""
+
+    def refuse(_connection: Connection) -> None:
+        raise InsideTransaction(
+            f"the body of transactional tool {tool!r} ended the transaction that it was handed, which is the engine's to "
+            "end. Leave commit() and rollback() out, or use operation.connection.begin_nested()."
+        )
+
+    events = ("commit", "rollback")
+    for name in events:
+        event.listen(connection, name, refuse)
+    try:
+        yield
     finally:
-        attempt.leave()
+        for name in events:
+            event.remove(connection, name, refuse)
 
 
 def _run_body(attempt: Attempt, request: Request, operation: Operation) -> Any:
     try:
-        return attempt.runtime.boundary.effect(
-            request.tool.name, lambda: request.tool.run(operation, request.arguments)
-        )
+        with attempt.body_of(request):
+            return attempt.runtime.boundary.effect(
+                request.tool.name, lambda: request.tool.run(operation, request.arguments)
+            )
+    except CRASHES:
+        raise
     except Exception as error:
         if isinstance(error, DBAPIError) and (error.connection_invalidated or lost_a_race(error)):
             raise  # a lost connection is waited for, a lost race for locks is run again as a whole

@@ -134,7 +134,8 @@ class Kills:
         for marker in (self.folder / "done").iterdir():
             text = marker.read_text(encoding="utf-8")
             if text:  # else it is being written
-                done.append(CarriedOut(_kill_of(json.loads(text).pop("kill")), **_without_kill(text)))
+                fields = json.loads(text)
+                done.append(CarriedOut(kill=_kill_of(fields.pop("kill")), **fields))
         return sorted(done, key=lambda one: one.at)
 
     # -- the worker's side ---------------------------------------------------------------------------------------------
@@ -184,10 +185,6 @@ class Kills:
 def _kill_of(fields: dict[str, Any]) -> Kill:
     seq, point = fields.pop("at")
     return Kill(at=Crossing(seq, Point(*point)), **fields)
-
-
-def _without_kill(text: str) -> dict[str, Any]:
-    return {name: value for name, value in json.loads(text).items() if name != "kill"}
 
 
 def _doorbell() -> tuple[str | None, int]:

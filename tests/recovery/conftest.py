@@ -31,3 +31,10 @@ def redelivering(postgres_database: Callable[[], str], redis_url: str, tmp_path:
     services = {"AGENT_DATABASE_URL": postgres_database(), "AGENT_BROKER_URL": redis_url}
     with stage(tmp_path, {**services, VISIBILITY_VARIABLE: "2"}) as made:
         yield made
+
+
+@pytest.fixture
+def placed(where: str, request: pytest.FixtureRequest) -> Stage:
+    """The stage that `on_each` names."""
+    found: Stage = request.getfixturevalue(where)
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -32,11 +31,13 @@ class Fleet:
             Supervised(_command(name, concurrency), everything, logs / f"{name}.log", name)
             for name in (f"w{number}" for number in range(workers))
         ]
+        self._logs = logs
+        self._retired: Supervised | None = None
         self._over = threading.Event()
         self._fault: ProcessEnded | None = None
         self._thread = threading.Thread(target=self._tend, name="fleet")
 
-    def __enter__(self) -> Fleet:
+    def __enter__(self) -> Fleet:  # noqa: PYI034 - Self is newer than Python 3.10
         with contextlib.ExitStack() as started:
             for worker in self.workers:
                 started.enter_context(worker)
@@ -57,15 +58,22 @@ class Fleet:
             raise self._fault
         return True
 
-    def kill(self, number: int) -> None:
-        """SIGKILL a worker and all of its children."""
-        os.killpg(self.workers[number].pid, signal.SIGKILL)
+    def retire(self, pid: int) -> None:
+        """Ask one worker to stop, and do not start it again."""
+        self._retired = next(worker for worker in self.workers if worker.pid == pid)
+        self._retired.ask_to_stop()
+
+    def errors(self) -> list[str]:
+        """What tasks raised: whatever happens, a step's task raises nothing."""
+        logs = (log.read_text(encoding="utf-8", errors="replace") for log in self._logs.glob("*.log"))
+        return [line for log in logs for line in log.splitlines() if "raised unexpected" in line or "malformed" in line]
 
     def _tend(self) -> None:
         while not self._over.wait(0.02):
             try:
                 for worker in self.workers:
-                    worker.tend()
+                    if worker is not self._retired:
+                        worker.tend()
             except ProcessEnded as fault:
                 self._fault = fault
                 return
@@ -83,3 +91,4 @@ def fleet(environ: dict[str, str], logs: Path, *, workers: int, concurrency: int
     with Fleet(environ, logs, workers=workers, concurrency=concurrency) as running:
         yield running
         running.check()
+    assert running.errors() == []

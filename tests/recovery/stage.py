@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
-from agent_tasks import RunHandle
+from sqlalchemy import RowMapping
+
+from agent_tasks import RunFailed, RunHandle, RunUnfinished
 from agent_tasks.demo.carts import Cart
 from agent_tasks.demo.operator import Operator
 from agent_tasks.demo.supervisor import open_shop
@@ -53,8 +55,9 @@ class Stage:
         books.metadata.create_all(self.runtime.engine)
         self.operator = Operator(open_inbox(self.app), vendor.mail_log)
         self.fleet: Fleet | None = None
-        self._gates = folder / "gates"
-        self._gates.mkdir()
+        self._gates, self._notes = folder / "gates", folder / "notes"
+        for made in (self._gates, self._notes):
+            made.mkdir()
 
     @contextlib.contextmanager
     def workers(self, number: int, *, concurrency: int = 1) -> Iterator[Fleet]:
@@ -122,12 +125,19 @@ class Stage:
             rows = connection.execute(table.select().where(table.c.run_id.in_(wanted))).mappings().all()
         return {row["run_id"]: RunStatus(row["status"]) for row in rows}
 
+    def row(self, run_id: str) -> RowMapping:
+        """Return what the ledger says of a run."""
+        with self.runtime.engine.connect() as connection:
+            row = self.runtime.runs.find(connection, run_id)
+        assert row is not None
+        return row
+
     # -- what became of them -------------------------------------------------------------------------------------------
 
     def faults(self, run_ids: Iterable[str]) -> list[str]:
         """Return everything that is not as it must be after the end of runs: none has happened twice, or not at all."""
         statuses = self.statuses(run_ids)
-        found = [f"run {run_id} {status}" for run_id, status in statuses.items() if status is not RunStatus.SUCCEEDED]
+        found = [self._why(run_id) for run_id, status in statuses.items() if status is not RunStatus.SUCCEEDED]
         happened = self._happened()
         for run_id in statuses:
             for what, counts in happened.items():
@@ -135,8 +145,16 @@ class Stage:
                     found.append(f"run {run_id}: {counts[run_id]} × {what}")
         with self.runtime.engine.connect() as connection:
             found += [str(violation) for violation in check_invariants(connection)]
+            if connection.dialect.name == "sqlite":
+                found += set(connection.exec_driver_sql("PRAGMA integrity_check").scalars()) - {"ok"}
             found += [f"open question about {item.run_id}" for item in self.runtime.inbox.items(connection)]
         return found
+
+    def _why(self, run_id: str) -> str:
+        try:
+            return f"run {run_id}: {self.agent.run(run_id).get(timeout=0)!r}"
+        except (RunFailed, RunUnfinished) as error:
+            return str(error)
 
     def _happened(self) -> dict[str, Counter[str]]:
         effects = self.vendor.ledger()
@@ -146,7 +164,7 @@ class Stage:
             happened[effect["kind"]][run_of[effect["body"].get("order", effect["id"])]] += 1
         with self.runtime.engine.connect() as connection:
             happened["booking"].update(row.run_id for row in connection.execute(books.select()))
-        happened["note"].update(path.name for path in (self.folder / "notes").iterdir())
+        happened["note"].update(path.name for path in self._notes.iterdir())
         return happened
 
 

@@ -8,26 +8,13 @@ import pytest
 import redis
 
 from agent_tasks.states import RunStatus
+from tests.recovery.places import on_each
 from tests.recovery.stage import Stage
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.recovery, pytest.mark.slow]
 
 LIMIT_SECONDS = 100
-
-on_each = pytest.mark.parametrize(
-    "where",
-    [
-        pytest.param("on_servers", marks=pytest.mark.serves(ledger="postgresql", broker="redis", pool="prefork")),
-        pytest.param("embedded", marks=pytest.mark.serves(ledger="sqlite", broker="filesystem", pool="prefork")),
-    ],
-)
-
-
-@pytest.fixture
-def placed(where: str, request: pytest.FixtureRequest) -> Stage:
-    found: Stage = request.getfixturevalue(where)
-    return found
 
 
 @on_each

@@ -65,12 +65,13 @@ def test_a_child_opens_the_ledger_that_its_parent_had_open_before(tmp_path: Path
         connection.exec_driver_sql("CREATE TABLE t (n)")
     pid = os.fork()
     if pid == 0:
+        code = 1
         try:
             with engine.begin() as connection:
                 connection.exec_driver_sql("INSERT INTO t VALUES (1)")
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
+            code = 0
+        finally:
+            os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     with engine.connect() as connection:
         assert connection.exec_driver_sql("SELECT n FROM t").scalars().all() == [1]

@@ -217,12 +217,12 @@ def test_a_heartbeat_never_kills_its_own_process(here: OneProcess) -> None:
 def test_a_run_whose_row_is_locked_does_not_stop_the_others(postgres_database: Callable[[], str], start: Start) -> None:
     here = OneProcess(postgres_database())
     here.runtime.slots, rows, table = Slots.temporary(), Rows(here), here.runtime.runs.table
-    before = {run_id: rows.run(run_id)["due_at"] for run_id in ("dead", "locked-1", "locked-2", "run-1")}
+    before = {run_id: rows.run(run_id, run_id)["due_at"] for run_id in ("dead", "locked-1", "locked-2", "run-1")}
     child, living = start(), start()
-    lease(here, 0, "locked-1", child.pid)
-    lease(here, 1, "locked-2", living.pid)
-    lease(here, 2, "dead", child.pid)
-    lease(here, 3, "run-1", living.pid)
+    lease(here, 0, "locked-1", child.pid, token="locked-1")
+    lease(here, 1, "locked-2", living.pid, token="locked-2")
+    lease(here, 2, "dead", child.pid, token="dead")
+    lease(here, 3, "run-1", living.pid, token="run-1")
     child.kill()
     child.wait()
     here.runtime.clock.advance(1)
@@ -251,3 +251,16 @@ def test_a_process_that_nobody_collected_yet_is_dead(start: Start) -> None:
 
 def test_a_process_of_somebody_else_is_alive() -> None:
     assert is_alive(os.getppid())
+
+
+def test_the_pool_is_told_of_a_dead_process_and_of_no_living_one(here: OneProcess, rows: Rows, start: Start) -> None:
+    rows.run("run-1")
+    process, told = start(), []
+    lease(here, 0, "run-1", process.pid)
+    heartbeat = Heartbeat(here.runtime, lambda: told.append(process.pid))
+    heartbeat.beat()
+    assert told == []
+    process.kill()
+    wait_for_the_end(process)
+    heartbeat.beat()
+    assert told == [process.pid]

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_tasks import Agent, NotHappened, done, tool
 from agent_tasks.recovery import MAX_SENDS, Decision, Promise, Recorded, decide
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus
+from tests.one_process import OneProcess
 
 READ, REPEATABLE, TRANSACTIONAL = Promise(Effect.READ), Promise(Effect.REPEATABLE), Promise(Effect.TRANSACTIONAL)
 WAITING = Promise(Effect.REPEATABLE, waits=True)
@@ -160,9 +165,7 @@ ROWS: list[tuple[str, list[Recorded | None], tuple[Promise, ...], Decision]] = [
 
 
 @pytest.mark.parametrize(("holds", "promises", "decision"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
-def test_each_row_of_the_table(
-    holds: list[Recorded | None], promises: tuple[Promise, ...], decision: Decision
-) -> None:
+def test_each_row_of_the_table(holds: list[Recorded | None], promises: tuple[Promise, ...], decision: Decision) -> None:
     for recorded, promise in itertools.product(holds, promises):
         assert decide(recorded, promise) is decision, (recorded, promise)
 
@@ -224,3 +227,55 @@ def test_nobody_is_asked_about_a_call_that_may_still_be_under_way(recorded: Reco
 @given(RECORDED, PROMISES)
 def test_a_probe_is_asked_only_where_there_is_one(recorded: Recorded, promise: Promise) -> None:
     assert decide(recorded, replace(promise, has_probe=False)) is not PROBE
+
+
+# -- a tool that was declared anew while a request of it was in doubt ----------------------------------------------------
+
+SECONDS = timedelta(seconds=10)
+FORMERLY: dict[str, dict[str, Any]] = {
+    "probed": {"effect": "probed", "timeout": SECONDS},
+    "manual": {"effect": "manual", "timeout": SECONDS},
+}
+NOW: dict[str, dict[str, Any]] = {
+    "read": {"effect": "read"},
+    "repeatable": {"effect": "repeatable", "why": "it is said to be"},
+    "transactional": {"effect": "transactional"},
+    "keyed": {"effect": "keyed", "key_lifetime": timedelta(days=1)},
+}
+
+
+@pytest.mark.parametrize("now", NOW)
+@pytest.mark.parametrize("formerly", FORMERLY)
+def test_a_request_that_went_out_under_another_effect_is_not_sent_again_without_asking(
+    formerly: str, now: str, tmp_path: Path
+) -> None:
+    """A key that is declared today was not with the request of yesterday."""
+    url, requests = f"sqlite:///{tmp_path / 'agent.db'}", []
+
+    def work(declaration: dict[str, Any]) -> tuple[OneProcess, Agent]:
+        here = OneProcess(url)
+
+        def charge(cents: int) -> str:
+            requests.append(cents)
+            if len(requests) == 1:
+                raise TimeoutError("no answer")
+            return "charged"
+
+        tool_of_now = tool(**declaration)(charge)
+        if declaration["effect"] == "probed":
+            tool_of_now.probe(lambda _operation: NotHappened())
+        return here, here.agent(tool_of_now, pay=lambda _state: done(tool_of_now(100)))
+
+    here, agent = work(FORMERLY[formerly])
+    here.run(agent)
+    here.close()
+    here, agent = work(NOW[now])
+    here.later(agent, 11)
+    run = agent.run("run-1")
+    assert [str(item.question) for item in run.inbox()] == ["unknown"]
+    assert requests == [100]
+    run.resolve(run.inbox()[0].item_id, "did-not-happen", who="kim", why="looked")
+    here.work(agent)
+    assert run.get(timeout=0) == "charged"
+    assert [str(operation.effect) for operation in run.operations()] == [now]
+    here.close()

@@ -1,0 +1,120 @@
+"""Settings: where they come from, what they refuse, and which broker an SQLite ledger may have.
+
+The refusals with their whole messages are rows of `test_bad_input`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from agent_tasks.config import Settings
+from agent_tasks.errors import ConfigurationError, SingleHostOnly
+
+SQLITE, POSTGRES = "sqlite:///agent.db", "postgresql+psycopg://host/agents"
+NUMBERS = [field.name for field in fields(Settings) if field.type in ("int", "float")]
+
+
+def app_with(**settings: Any) -> Celery:
+    app = Celery("settings", set_as_current=False)
+    app.conf.update({"broker_url": "memory://", "agent_database_url": SQLITE, **settings})
+    return app
+
+
+def test_only_the_database_has_to_be_given() -> None:
+    assert Settings.of(app_with()) == Settings(SQLITE)
+
+
+def test_every_setting_is_read_under_its_name_with_a_prefix() -> None:
+    given = Settings(
+        POSTGRES,
+        table_prefix="shop_",
+        lease_seconds=30.5,
+        sweep_seconds=2,
+        ring_again_seconds=7,
+        queue_depth=10,
+        max_crashes=5,
+        step_timeout_seconds=60,
+        retry_backoff_seconds=0.5,
+        retry_backoff_max_seconds=30,
+        publish_max_retries=1,
+        single_host=True,
+    )
+    assert all(getattr(given, field.name) != field.default for field in fields(Settings))
+    assert Settings.of(app_with(**{f"agent_{name}": value for name, value in vars(given).items()})) == given
+
+
+def test_settings_can_come_from_a_module() -> None:
+    class Module:
+        broker_url = "memory://"
+        agent_database_url = SQLITE
+        agent_lease_seconds = 30
+
+    app = Celery("settings", set_as_current=False)
+    app.config_from_object(Module)
+    assert Settings.of(app).lease_seconds == 30
+
+
+def test_settings_are_read_again_when_they_are_asked_for_again() -> None:
+    app = app_with()
+    Settings.of(app)
+    app.conf.agent_lease_seconds = 30
+    assert Settings.of(app).lease_seconds == 30
+
+
+def test_a_setting_of_none_is_not_set() -> None:
+    assert Settings.of(app_with(agent_lease_seconds=None)) == Settings(SQLITE)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [0, -1, "5", True, math.nan, math.inf, [1]], ids=str)
+def test_a_number_is_above_nothing_and_ends(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=rf"agent_{name} must be a number above 0, got "):
+        Settings(SQLITE, **{name: value})
+
+
+@pytest.mark.parametrize("prefix", ["", "9_", "Agent_", "agent-", "a" * 31, 'a"; DROP TABLE x; --', None, 7])
+def test_a_prefix_is_a_plain_beginning_of_a_name(prefix: Any) -> None:
+    with pytest.raises(ConfigurationError, match="agent_table_prefix must be 1 to 30 of the characters"):
+        Settings(SQLITE, table_prefix=prefix)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("agent_lease_second", "lease_seconds"), ("agent_database", "database_url"), ("agent_max_crash", "max_crashes")],
+)
+def test_a_near_miss_is_refused_with_the_name_that_was_meant(name: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{name} is not a setting\. Did you mean 'agent_{meant}'\?"):
+        Settings.of(app_with(**{name: 5}))
+
+
+def test_settings_of_somebody_else_are_left_alone() -> None:
+    assert Settings.of(app_with(agent_007="James", other_lease_second=5)) == Settings(SQLITE)
+
+
+LOCAL = ["memory://", "filesystem://", "sqla+sqlite:///broker.db", "sqlalchemy+sqlite:///broker.db"]
+SHARED = ["redis://host", "rediss://host", "redis+socket:///run/redis", "amqp://host", "pyamqp://host", "sqs://", None]
+
+
+@pytest.mark.parametrize("url", [*LOCAL, LOCAL, ";".join(LOCAL)], ids=str)
+def test_a_broker_on_this_host_goes_with_an_sqlite_ledger(url: Any) -> None:
+    assert Settings.of(app_with(broker_url=url)) == Settings(SQLITE)
+
+
+@pytest.mark.parametrize(
+    "url", [*SHARED, ["memory://", "redis://host"], "memory://;redis://host", "redis://one;redis://two"], ids=str
+)
+def test_a_broker_that_hosts_share_does_not(url: Any) -> None:
+    with pytest.raises(SingleHostOnly, match=r"the broker \(\w+\) can be reached by other hosts"):
+        Settings.of(app_with(broker_url=url))
+    assert Settings.of(app_with(broker_url=url, agent_single_host=True)).single_host
+    assert Settings.of(app_with(broker_url=url, agent_database_url=POSTGRES)).database_url == POSTGRES
+
+
+def test_the_pause_before_a_doubtful_request_doubles_up_to_a_limit() -> None:
+    settings = Settings(SQLITE, retry_backoff_seconds=2, retry_backoff_max_seconds=15)
+    assert [settings.backoff_seconds(tries) for tries in range(6)] == [2, 2, 4, 8, 15, 15]

@@ -1,0 +1,54 @@
+"""What a step returns, and the state that it works on."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent_tasks import done, fail
+from agent_tasks.outcomes import Done, Fail
+from agent_tasks.steps import Step, StepState
+from checkpoint import CheckpointState
+
+
+@pytest.fixture
+def checkpoint() -> CheckpointState:
+    return CheckpointState(
+        run_id="run-1", seq=0, agent_state={"cart": [1]}, messages=[{"role": "user"}], metadata={"tenant": "a"}
+    )
+
+
+def test_a_run_is_done_with_or_without_output() -> None:
+    assert (done(), done(7), done(None)) == (Done(None), Done(7), Done(None))
+
+
+def test_a_run_fails_with_a_reason() -> None:
+    assert fail("declined") == Fail("declined")
+
+
+def test_a_step_is_called_as_the_plain_function_that_it_is() -> None:
+    step = Step("pay", "order", lambda state: done(state["cart"]))
+    assert step({"cart": 3}) == Done(3)
+
+
+def test_the_state_is_a_mapping_over_the_checkpoint(checkpoint: CheckpointState) -> None:
+    state = StepState(checkpoint)
+    state["order"] = 7
+    state.update(paid=True)
+    assert state.pop("cart") == [1]
+    assert dict(state) == checkpoint.agent_state == {"order": 7, "paid": True}
+    assert (len(state), list(state), "paid" in state) == (2, ["order", "paid"], True)
+    assert repr(state) == "StepState({'order': 7, 'paid': True})"
+
+
+def test_what_a_step_says_and_notes_reaches_the_checkpoint(checkpoint: CheckpointState) -> None:
+    state = StepState(checkpoint)
+    state.messages.append({"role": "assistant"})
+    state.metadata["cost"] = 3
+    assert checkpoint.messages == [{"role": "user"}, {"role": "assistant"}]
+    assert checkpoint.metadata == {"tenant": "a", "cost": 3}
+
+
+def test_a_name_that_is_not_in_the_state_is_a_key_error(checkpoint: CheckpointState) -> None:
+    with pytest.raises(KeyError, match="order"):
+        StepState(checkpoint)["order"]
+    assert StepState(checkpoint).get("order") is None

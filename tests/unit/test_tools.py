@@ -1,0 +1,400 @@
+"""Tools: what a declaration must say, what a call is known by, and what a probe may answer.
+
+The declarations that are refused for a missing or misspelled word are rows of `test_bad_input`.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_tasks import (
+    AskAgain,
+    CannotTell,
+    Happened,
+    NotHappened,
+    Operation,
+    OutsideRun,
+    PartlyHappened,
+    RunFailed,
+    RunHandle,
+    Tool,
+    UnguardedTool,
+    done,
+    tool,
+)
+from agent_tasks.clock import Clock
+from agent_tasks.errors import UnorderedCalls
+from agent_tasks.probing import run_probe
+from agent_tasks.recovery import Promise
+from agent_tasks.states import Effect
+from agent_tasks.tools import TRANSACTIONAL_TIMEOUT, check_guarded
+from tests.one_process import OneProcess
+
+SECONDS = timedelta(seconds=10)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[OneProcess]:
+    here = OneProcess(f"sqlite:///{tmp_path / 'agent.db'}")
+    yield here
+    here.close()
+
+
+# -- declarations -------------------------------------------------------------------------------------------------------
+
+
+async def asynchronous() -> None: ...
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def stream() -> Any:
+    yield 1
+
+
+def nothing() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("declaration", "body", "message"),
+    [
+        ({"effect": "read"}, asynchronous, r"tool 'asynchronous' must be a plain function, got async: .*asyncio\.run"),
+        ({"effect": "read"}, generator, r"tool 'generator' must be a plain function, got a generator"),
+        ({"effect": "read"}, stream, r"tool 'stream' must be a plain function, got an async generator"),
+        ({"effect": "read", "bind": True}, nothing, r"bind=True and must have a first parameter .*, got none"),
+        ({"effect": "read", "refused": ValueError}, nothing, r"a tuple of exception classes, got <class 'ValueError'>"),
+        ({"effect": "read", "refused": [ValueError]}, nothing, r"a tuple of exception classes, got \["),
+        ({"effect": "read", "refused": (KeyboardInterrupt,)}, nothing, r"must hold exception classes, got <class 'Key"),
+        ({"effect": "read", "settle": timedelta(seconds=-1)}, nothing, r"settle= .* must be a timedelta of 0 or more"),
+        ({"effect": "read", "visible_after": 5}, nothing, r"visible_after= of tool 'nothing' must be .*, got 5\."),
+        ({"effect": "keyed", "key_lifetime": timedelta(0)}, nothing, r"'keyed' and has no key_lifetime="),
+        ({"effect": "keyed", "key_lifetime": 3600}, nothing, r"key_lifetime= .* must be a timedelta .*, got 3600\."),
+        ({"effect": "repeatable", "why": ""}, nothing, r"'repeatable' and has no why="),
+        ({"effect": "Keyed"}, nothing, r"got 'Keyed'\. Did you mean 'keyed'\?"),
+        ({"effect": "transaction"}, nothing, r"got 'transaction'\. Did you mean 'transactional'\?"),
+        ({"effect": "prob"}, nothing, r"got 'prob'\. Did you mean 'probed'\?"),
+        ({"effect": "read", "name": "look"}, asynchronous, r"tool 'look' must be a plain function"),
+    ],
+)
+def test_a_declaration_that_guards_nothing_is_refused(
+    declaration: dict[str, Any], body: Callable[..., Any], message: str
+) -> None:
+    with pytest.raises(UnguardedTool, match=message):
+        tool(**declaration)(body)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "promise"),
+    [
+        ({"effect": "read"}, Promise(Effect.READ)),
+        ({"effect": "repeatable", "why": "sets a value"}, Promise(Effect.REPEATABLE)),
+        ({"effect": "repeatable", "why": "sets a value", "timeout": SECONDS}, Promise(Effect.REPEATABLE, waits=True)),
+        ({"effect": "transactional"}, Promise(Effect.TRANSACTIONAL, waits=True)),
+        ({"effect": "keyed", "key_lifetime": SECONDS}, Promise(Effect.KEYED)),
+        ({"effect": "probed", "timeout": SECONDS}, Promise(Effect.PROBED, waits=True)),
+        ({"effect": Effect.MANUAL, "timeout": SECONDS}, Promise(Effect.MANUAL, waits=True)),
+    ],
+    ids=str,
+)
+def test_a_declaration_becomes_a_promise(declaration: dict[str, Any], promise: Promise) -> None:
+    assert tool(**declaration)(nothing).promise == promise
+
+
+def test_a_transactional_tool_has_a_timeout_and_keeps_what_else_it_was_declared_with() -> None:
+    guard = tool(effect="transactional", refused=(ValueError,), why="one commit")(nothing).guard
+    assert (guard.timeout, guard.refused, guard.why) == (TRANSACTIONAL_TIMEOUT, (ValueError,), "one commit")
+    assert tool(effect="transactional", timeout=SECONDS)(nothing).guard.timeout == SECONDS
+
+
+def test_a_tool_looks_like_its_function() -> None:
+    @tool(effect="read", name="price-of")
+    def price(item: str) -> int:
+        """Look up a price."""
+        return len(item)
+
+    assert (price.__doc__, price.__name__, price.name) == ("Look up a price.", "price", "price-of")
+    assert repr(price) == "<tool price-of effect=read>"
+
+
+def test_a_callable_without_a_name_gives_its_tool_one() -> None:
+    class Price:
+        def __call__(self, item: str) -> int:
+            return len(item)
+
+        def __repr__(self) -> str:
+            return "the price"
+
+    assert tool(effect="read")(Price()).name == "the price"
+
+
+def test_an_agent_accepts_guarded_tools_only() -> None:
+    look = tool(effect="probed", timeout=SECONDS)(nothing)
+    with pytest.raises(UnguardedTool, match=r"agent 'order': tool 'nothing' is 'probed' and has no probe"):
+        check_guarded(look, "order")
+    look.probe(lambda _operation: NotHappened())
+    assert check_guarded(look, "order") is look
+    with pytest.raises(UnguardedTool, match=r"agent 'order': 'nothing' is in tools= and not declared as a tool"):
+        check_guarded(nothing, "order")
+    with pytest.raises(UnguardedTool, match=r"agent 'order': '7' is in tools="):
+        check_guarded(7, "order")
+
+
+# -- outside a run ------------------------------------------------------------------------------------------------------
+
+
+def test_a_read_works_outside_a_run() -> None:
+    assert tool(effect="read")(len)("four") == 4
+
+
+def test_a_tool_with_an_effect_does_not_work_outside_a_run_unless_it_is_said() -> None:
+    sent: list[str] = []
+    mail = tool(effect="manual", timeout=SECONDS, name="mail")(sent.append)
+    with pytest.raises(OutsideRun, match=r"tool 'mail' has the effect 'manual' .*write mail\.unguarded"):
+        mail("kim")
+    assert sent == []
+    mail.unguarded("kim")
+    assert sent == ["kim"]
+
+
+def test_a_bound_tool_does_not_work_outside_a_run_at_all() -> None:
+    @tool(effect="read", bind=True)
+    def price(operation: Operation, item: str) -> str:
+        return operation.run_id + item
+
+    with pytest.raises(OutsideRun, match="tool 'price'"):
+        price("tea")
+    with pytest.raises(OutsideRun, match=r"tool 'price' is declared with bind=True"):
+        price.unguarded("tea")
+
+
+# -- arguments and identity ---------------------------------------------------------------------------------------------
+
+
+def test_arguments_are_recorded_by_name_with_defaults() -> None:
+    @tool(effect="read")
+    def charge(card: str, /, cents: int, *notes: str, currency: str = "EUR", **more: int) -> None: ...
+
+    recorded = charge.bind_arguments(("card-1", 100, "a", "b"), {"tip": 5})
+    assert recorded == {
+        "card": "card-1",
+        "cents": 100,
+        "notes": ("a", "b"),
+        "currency": "EUR",
+        "more": {"tip": 5},
+    }
+
+
+def test_a_body_gets_its_recorded_arguments_as_they_were_passed() -> None:
+    def body(card: str, /, cents: int, *notes: str, currency: str = "EUR", **more: int) -> tuple[object, ...]:
+        return card, cents, notes, currency, more
+
+    charge = tool(effect="read")(body)
+    recorded = charge.bind_arguments(("card-1", 100, "a"), {"tip": 5})
+    assert charge.run(None, recorded) == ("card-1", 100, ("a",), "EUR", {"tip": 5})  # type: ignore[arg-type]
+
+
+def test_arguments_that_do_not_fit_are_a_type_error_before_anything_is_recorded(here: OneProcess) -> None:
+    mail = tool(effect="manual", timeout=SECONDS, name="mail")(lambda to: here.requests.append(to))
+    run = here.run(here.agent(mail, send=lambda _state: done(mail())))
+    with pytest.raises(RunFailed, match="TypeError: missing a required argument: 'to'"):
+        run.get(timeout=0)
+    assert (here.requests, run.operations()) == ([], [])
+
+
+def test_a_bound_body_gets_its_operation_first(here: OneProcess) -> None:
+    @tool(effect="manual", timeout=SECONDS, bind=True)
+    def mail(operation: Operation, to: str) -> str:
+        here.requests.append((operation.run_id, operation.seq, operation.tool, operation.args))
+        assert 0 < operation.remaining() <= SECONDS.total_seconds()
+        return operation.idempotency_key
+
+    run = here.run(here.agent(mail, send=lambda _state: done(mail("kim"))))
+    (operation,) = run.operations()
+    assert run.get(timeout=0) == operation.operation_id == operation.idempotency_key
+    assert here.requests == [("run-1", 1, "mail", {"to": "kim"})]
+
+
+def crash_once(here: OneProcess, mail: Tool[..., Any], *calls: tuple[Any, ...]) -> RunHandle:
+    """Run a step that loses its worker after the first call, and makes the second call in its next attempt."""
+    remaining = list(calls)
+
+    def send(_state: Any) -> Any:
+        result = mail(*remaining.pop(0))
+        if remaining:
+            raise MemoryError
+        return done(result)
+
+    agent = here.agent(mail, send=send)
+    return here.run(agent)
+
+
+def test_arguments_that_are_not_part_of_the_identity_may_differ(here: OneProcess) -> None:
+    @tool(effect="manual", timeout=SECONDS, identity=("to",))
+    def mail(to: str, text: str) -> str:
+        here.requests.append((to, text))
+        return text
+
+    run = crash_once(here, mail, ("kim", "at 10:00"), ("kim", "at 10:01"))
+    assert run.get(timeout=0) == "at 10:00"
+    assert here.requests == [("kim", "at 10:00")]
+
+
+def test_arguments_that_are_part_of_the_identity_may_not(here: OneProcess) -> None:
+    @tool(effect="manual", timeout=SECONDS, identity=("to",))
+    def mail(to: str, text: str) -> None:
+        here.requests.append((to, text))
+
+    run = crash_once(here, mail, ("kim", "hello"), ("lee", "hello"))
+    assert [str(item.question) for item in run.inbox()] == ["conflict"]
+    assert here.requests == [("kim", "hello")]
+
+
+def test_a_key_is_the_identity_of_a_call_in_its_whole_run(here: OneProcess) -> None:
+    @tool(effect="manual", timeout=SECONDS, key=lambda order: f"order-{order}")
+    def ship(order: int) -> int:
+        here.requests.append(order)
+        return len(here.requests)
+
+    def first(state: Any) -> Any:
+        state["shipped"] = [ship(7), ship(8), ship(7)]
+        return agent.steps["second"]
+
+    agent = here.agent(ship, first=first, second=lambda state: done([*state["shipped"], ship(8)]))
+    run = here.run(agent)
+    assert run.get(timeout=0) == [1, 2, 1, 2]
+    assert here.requests == [7, 8]
+    assert {operation.row["call_key"] for operation in run.operations()} == {"order-7", "order-8"}
+
+
+def test_the_nth_call_of_a_tool_keeps_its_place_beside_other_tools(here: OneProcess) -> None:
+    first = tool(effect="manual", timeout=SECONDS, name="first")(lambda n: here.requests.append(n))
+    other = tool(effect="manual", timeout=SECONDS, name="other")(lambda n: here.requests.append(n))
+
+    def send(_state: Any) -> Any:
+        first(1)
+        other(2)
+        first(3)
+        return done()
+
+    run = here.run(here.agent(first, other, send=send))
+    assert [(o.tool, o.row["ordinal"]) for o in run.operations()] == [("first", 0), ("other", 0), ("first", 1)]
+
+
+def test_a_call_from_another_thread_is_outside_the_run_or_has_no_order(here: OneProcess) -> None:
+    mail = tool(effect="manual", timeout=SECONDS, name="mail")(here.requests.append)
+    said: list[str] = []
+
+    def call() -> None:
+        with pytest.raises((OutsideRun, UnorderedCalls)) as error:
+            mail("kim")
+        said.append(error.typename)
+
+    def send(_state: Any) -> Any:
+        context = contextvars.copy_context()
+        for target in (call, lambda: context.run(call)):
+            thread = threading.Thread(target=target)
+            thread.start()
+            thread.join()
+        return done()
+
+    run = here.run(here.agent(mail, send=send))
+    assert said == ["OutsideRun", "UnorderedCalls"]
+    assert (here.requests, run.operations()) == ([], [])
+
+
+# -- probes -------------------------------------------------------------------------------------------------------------
+
+
+def probed(answer: Callable[[Operation], Any], timeout: timedelta = SECONDS) -> Tool[..., Any]:
+    charge = tool(effect="probed", timeout=SECONDS, name="charge")(lambda cents: cents)
+    charge.probe(timeout=timeout)(answer)
+    return charge
+
+
+OPERATION = Operation({"operation_id": "op_1"}, Clock(), 0.0)
+
+
+def test_a_probe_has_its_own_timeout_or_that_of_its_tool() -> None:
+    charge = tool(effect="probed", timeout=SECONDS, name="charge")(lambda cents: cents)
+
+    @charge.probe
+    def look(operation: Operation) -> NotHappened:
+        return NotHappened()
+
+    assert (charge.probe_body, charge.probe_timeout) == (look, SECONDS)
+    charge.probe(timeout=timedelta(seconds=3))(look)
+    assert charge.probe_timeout == timedelta(seconds=3)
+    assert isinstance(look(OPERATION), NotHappened)  # it stays the function that it was
+
+
+def test_a_keyed_tool_may_have_a_probe_with_a_timeout_of_its_own() -> None:
+    charge = tool(effect="keyed", key_lifetime=SECONDS, name="charge")(lambda cents: cents)
+    charge.probe(timeout=SECONDS)(lambda _operation: NotHappened())
+    assert charge.promise == Promise(Effect.KEYED, has_probe=True)
+
+
+@pytest.mark.parametrize(
+    "answer", [Happened(7, "ch_7"), NotHappened(), AskAgain(SECONDS), PartlyHappened("half"), CannotTell("closed")]
+)
+def test_a_probe_is_asked_about_its_operation(answer: Any) -> None:
+    asked: list[Operation] = []
+    assert run_probe(probed(lambda operation: asked.append(operation) or answer), OPERATION) == answer
+    assert asked == [OPERATION]
+
+
+def raising(error: BaseException) -> Callable[[Operation], Any]:
+    def probe(_operation: Operation) -> Any:
+        raise error
+
+    return probe
+
+
+@pytest.mark.parametrize(
+    ("probe", "reason"),
+    [
+        (raising(ConnectionError("closed")), "the probe raised ConnectionError: closed"),
+        (raising(SystemExit(1)), "the probe raised SystemExit: 1"),
+        (lambda _operation: None, "the probe returned NoneType, which is no answer"),
+        (lambda _operation: True, "the probe returned bool, which is no answer"),
+        (lambda _operation: Happened, "the probe returned type, which is no answer"),
+        (
+            lambda _operation: AskAgain(5),  # type: ignore[arg-type]
+            "the probe returned AskAgain whose after= is no timedelta",
+        ),
+    ],
+)
+def test_a_probe_that_does_not_answer_cannot_tell(probe: Callable[[Operation], Any], reason: str) -> None:
+    assert run_probe(probed(probe), OPERATION) == CannotTell(reason)
+
+
+def test_a_probe_that_hangs_cannot_tell() -> None:
+    end = threading.Event()
+    answer = run_probe(probed(lambda _operation: end.wait(60), timeout=timedelta(milliseconds=20)), OPERATION)
+    end.set()
+    assert answer == CannotTell("the probe was still at work after 0:00:00.020000")
+
+
+def test_a_tool_without_a_probe_cannot_tell() -> None:
+    charge = tool(effect="manual", timeout=SECONDS)(nothing)
+    assert run_probe(charge, OPERATION) == CannotTell("the tool has no probe")
+
+
+def test_a_probe_is_not_asked_inside_the_run(here: OneProcess) -> None:
+    """What it looks up is no call of the run: it would shift the calls that are."""
+    inner = tool(effect="read", name="inner")(lambda: here.requests.append("looked"))
+    charge = tool(effect="probed", timeout=SECONDS, name="charge", bind=True)(raising(TimeoutError("no answer")))
+    charge.probe(lambda _operation: inner() or Happened("found"))
+    agent = here.agent(charge, inner, pay=lambda _state: done(charge()))
+    run = here.run(agent)
+    here.later(agent, SECONDS.total_seconds() + 1)
+    assert run.get(timeout=0) == "found"
+    assert [operation.tool for operation in run.operations()] == ["charge"]
