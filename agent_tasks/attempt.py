@@ -85,6 +85,9 @@ class Attempt:
         self._thread = threading.get_ident()
         self._ordinals: Counter[tuple[str, str]] = Counter()
         self._begun: set[str] = set()  # operations whose bodies ran in this attempt
+        self._deadlines = (
+            [] if slot is None else [slot.deadline]
+        )  # the step's, and those of the bodies that are running
         self._calls, self._calls_under_way = threading.Condition(), 0
 
     @property
@@ -209,12 +212,16 @@ class Attempt:
         # The body stops itself at its deadline; the parent steps in before the horizon, when it did not.
         guard = self.agent.tools[operation.tool].guard
         grace = min(KILL_GRACE_SECONDS, guard.settle.total_seconds())
-        before = self.slot.deadline
-        self.slot.set_deadline(min(before, operation.deadline + grace))
+        deadline = operation.deadline + grace
+        with self._calls:
+            self._deadlines.append(deadline)
+            self.slot.set_deadline(min(self._deadlines))
         try:
             yield
         finally:
-            self.slot.set_deadline(before)
+            with self._calls:  # keyed calls of other threads end in any order
+                self._deadlines.remove(deadline)
+                self.slot.set_deadline(min(self._deadlines))
 
     @contextmanager
     def body_of(self, request: Request) -> Iterator[None]:

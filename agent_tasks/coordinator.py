@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import time
 import traceback
+from asyncio import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from agent_tasks.attempt import Attempt, working_for
 from agent_tasks.calls import orphan_question, settle_unasked
 from agent_tasks.errors import BadOutcome, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
-from agent_tasks.operations import text_of
+from agent_tasks.operations import CRASHES, text_of
 from agent_tasks.outcomes import Done, Fail, Next, Outcome
 from agent_tasks.states import Question, RunStatus
 from agent_tasks.steps import Step, StepState
@@ -24,6 +25,8 @@ from checkpoint import CheckpointState
 from checkpoint.errors import CheckpointError, UnstorableValue
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.agent import Agent
@@ -33,13 +36,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Sends of a claim without an answer before the doorbell is left to the sweeper, and the pause between them in seconds.
+T = TypeVar("T")
+
+#: Sends of a claim (and of the look that follows it) without an answer before the doorbell is left to the sweeper, and the pause between them in seconds.
 _CLAIM_TRIES, _CLAIM_PAUSE_SECONDS = 5, 0.2
 
 
 @dataclass(frozen=True)
 class Crashed:
-    """The step ended in a way that takes a worker with it (MemoryError, SystemExit)."""
+    """The step ended in a way that takes a worker with it, or that says nothing about it: its lease ends as if it had."""
 
     error: BaseException
 
@@ -87,7 +92,7 @@ class Coordinator:
             row = runtime.runs.claim(connection, run_id, seq, step, runtime.owner, token)
             return None if row is None else (row, self._latest(connection, run_id))
 
-        claimed = self._send_claim(work)
+        claimed = self._send(lambda: runtime.boundary.commit("claim", runtime.engine, work))
         if claimed is None:
             return None
         row, state = claimed
@@ -98,7 +103,7 @@ class Coordinator:
         first = row["attempts"] == 1 and row["line"] == 0
         # A second statement, since the first may have waited for the run's row and would miss what was written meanwhile.
         look = partial(runtime.ledger.of_run, run_id=run_id, from_seq=seq)
-        known = [] if first else runtime.boundary.read(runtime.engine, look)
+        known = [] if first else self._send(lambda: runtime.boundary.read(runtime.engine, look))
         return Attempt(runtime, agent, row, state, known, slot)
 
     def _latest(self, connection: Connection, run_id: str) -> CheckpointState | CheckpointError | None:
@@ -107,15 +112,13 @@ class Coordinator:
         except CheckpointError as error:  # nothing that verifies, or a value that this release cannot read
             return error
 
-    def _send_claim(self, work: Any) -> Any:
-        for tried in range(_CLAIM_TRIES):
+    def _send(self, ask: Callable[[], T]) -> T:
+        for _ in range(_CLAIM_TRIES - 1):
             try:
-                return self.runtime.boundary.commit("claim", self.runtime.engine, work)
+                return ask()
             except LedgerUnavailable:
-                if tried == _CLAIM_TRIES - 1:
-                    raise
-            time.sleep(_CLAIM_PAUSE_SECONDS)
-        return None
+                time.sleep(_CLAIM_PAUSE_SECONDS)
+        return ask()
 
     def _park_for_checkpoint(self, agent: Agent, row: RowMapping, slot: Slot, found: object) -> None:
         nothing = CheckpointState(run_id=row["run_id"], seq=row["seq"], line=row["line"])
@@ -176,7 +179,7 @@ class Coordinator:
         except StepSuspended as suspended:
             attempt.doomed = attempt.doomed or Lost(str(suspended))
             return Fail(str(suspended))
-        except (MemoryError, SystemExit) as error:
+        except (*CRASHES, CancelledError) as error:
             return Crashed(error)
         except Exception as error:  # noqa: BLE001 - the step failed
             return self._failed(attempt, error)

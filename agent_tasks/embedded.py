@@ -13,11 +13,14 @@ import logging
 import time
 import uuid
 from pathlib import Path
-from typing import Any
+from queue import Empty
+from typing import Any, ClassVar
 
 from kombu.transport import filesystem as kombu_filesystem
+from kombu.transport.virtual import BrokerState as KombuBrokerState
 
 filesystem: Any = kombu_filesystem  # its methods are not typed
+BrokerState: Any = KombuBrokerState
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +32,7 @@ class Channel(filesystem.Channel):
         # kombu's own naming, which is the order of delivery. Readers look for names that end in the queue's name.
         name = f"{round(time.monotonic() * 1000)}_{uuid.uuid4()}.{queue}.msg"
         partial = Path(self.data_folder_out, f"{name}.partial")
+        partial.parent.mkdir(parents=True, exist_ok=True)  # somebody may have emptied the broker by removing its folder
         partial.write_text(filesystem.dumps(payload), encoding="utf-8")
         partial.rename(partial.with_suffix(""))
 
@@ -36,17 +40,31 @@ class Channel(filesystem.Channel):
         while True:
             try:
                 return super()._get(queue)
+            except FileNotFoundError:
+                Path(self.data_folder_in).mkdir(parents=True, exist_ok=True)
+                raise Empty from None
             except ValueError:  # the broken file is out of the way already
                 logger.warning("a broken message in queue %s was dropped", queue, extra={"action": "message_dropped"})
 
+    def _size(self, queue: str) -> int:
+        Path(self.data_folder_in).mkdir(parents=True, exist_ok=True)
+        return int(super()._size(queue))
+
     def get_table(self, exchange: str) -> Any:
         try:
-            return super().get_table(exchange)
+            table = super().get_table(exchange)
         except ValueError:  # somebody is about to fill the file, or died when he was
-            return []
+            table = []
+        bound = self.state.exchanges.get(exchange, {}).get("table", ())
+        if table or not bound:
+            return table
+        # The file is gone or was never filled: a message must not go nowhere for as long as this process lives.
+        for binding in bound:
+            self._queue_bind(exchange, *binding)
+        return super().get_table(exchange)
 
     def _queue_bind(self, exchange: str, *binding: Any) -> None:
-        self.control_folder.mkdir(exist_ok=True)
+        self.control_folder.mkdir(parents=True, exist_ok=True)
         with (self.control_folder / "binding.lock").open("w") as file:
             filesystem.lock(file, filesystem.LOCK_EX)  # ends with the process that holds it
             try:
@@ -58,6 +76,12 @@ class Channel(filesystem.Channel):
 
 
 class Transport(filesystem.Transport):
-    """The filesystem transport with these channels."""
+    """The filesystem transport with these channels; what it has bound is remembered for each folder, not for all."""
 
     Channel = Channel
+    _states: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        folder = str(client.transport_options.get("control_folder", "control"))
+        self.state = self._states.setdefault(folder, BrokerState())

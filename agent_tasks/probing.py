@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -110,7 +111,7 @@ def _guarded(tool: Tool[..., Any], operation: Operation) -> Answer:
     except BaseException as error:  # noqa: BLE001 - whatever it was, nobody knows more than before
         return CannotTell(f"the probe raised {type(error).__name__}: {text_of(error)}")
     if not isinstance(answer, ANSWERS):
-        return CannotTell(f"the probe returned {type(answer).__name__}, which is no answer")
+        return CannotTell(f"the probe returned {reprlib.repr(answer)}, which is no answer")
     if isinstance(answer, AskAgain) and not isinstance(answer.after, timedelta):
         return CannotTell("the probe returned AskAgain whose after= is no timedelta")
     return answer

@@ -106,12 +106,15 @@ def _owned(attempt: Attempt, connection: Connection) -> RowMapping | None:
 @contextmanager
 def _kept_open(connection: Connection, tool: str) -> Iterator[None]:
     """Let the body end only its own savepoints: a commit of its own would part the effect from its record."""
+    refusal = InsideTransaction(
+        f"the body of transactional tool {tool!r} ended the transaction that it was handed, which is the engine's to "
+        "end. Leave commit() and rollback() out, or use operation.connection.begin_nested()."
+    )
+    refused = []
 
     def refuse(_connection: Connection) -> None:
-        raise InsideTransaction(
-            f"the body of transactional tool {tool!r} ended the transaction that it was handed, which is the engine's to "
-            "end. Leave commit() and rollback() out, or use operation.connection.begin_nested()."
-        )
+        refused.append(refusal)
+        raise refusal
 
     events = ("commit", "rollback")
     for name in events:
@@ -121,6 +124,8 @@ def _kept_open(connection: Connection, tool: str) -> Iterator[None]:
     finally:
         for name in events:
             event.remove(connection, name, refuse)
+    if refused:  # and the body caught it; the transaction is of no use any more
+        raise _BodyFailed(refusal)
 
 
 def _run_body(attempt: Attempt, request: Request, operation: Operation) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from agent_tasks import Happened, NotHappened, Operation, StepSuspended, Tool, current_run, done, tool
+from agent_tasks import NotHappened, Operation, StepSuspended, Tool, current_run, done, tool
 from agent_tasks.errors import LeaseLost
 from agent_tasks.inline import answer_all
 from agent_tasks.states import OperationStatus, RunStatus

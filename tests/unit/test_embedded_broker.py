@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +12,7 @@ from kombu import Connection
 
 @pytest.fixture
 def name() -> str:
-    """Of its own for each test: kombu remembers for the whole process which queues it has bound."""
-    return f"agents-{uuid.uuid4()}"
+    return "agents"
 
 
 @pytest.fixture
@@ -25,14 +24,17 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def connection(folder: Path) -> Iterator[Connection]:
+    with connect(folder) as made:
+        yield made
+
+
+def connect(folder: Path) -> Connection:
     options = {
         "data_folder_in": str(folder / "queues"),
         "data_folder_out": str(folder / "queues"),
         "control_folder": str(folder / "control"),
     }
-    transport = "agent_tasks.embedded:Transport"
-    with Connection("filesystem://localhost", transport=transport, transport_options=options) as made:
-        yield made
+    return Connection("filesystem://localhost", transport="agent_tasks.embedded:Transport", transport_options=options)
 
 
 def test_a_message_arrives(connection: Connection, name: str) -> None:
@@ -67,3 +69,23 @@ def test_a_table_of_bindings_that_its_writer_never_filled_is_made_again(
         queue.put("whole")
         assert queue.get(timeout=5).payload == "whole"
     assert name in broken.read_text()
+
+
+def test_two_brokers_of_one_process_know_nothing_of_each_other(tmp_path: Path, name: str) -> None:
+    for folder in ("one", "two"):
+        with connect(tmp_path / folder) as connection, connection.SimpleQueue(name) as queue:
+            queue.put(folder)
+            assert queue.get(timeout=5).payload == folder
+
+
+def test_a_broker_whose_folder_was_removed_carries_messages_again(
+    connection: Connection, folder: Path, name: str
+) -> None:
+    with connection.SimpleQueue(name) as queue:
+        queue.put("lost")
+        shutil.rmtree(folder / "queues")
+        shutil.rmtree(folder / "control")
+        with pytest.raises(queue.Empty):
+            queue.get_nowait()
+        queue.put("carried")
+        assert queue.get(timeout=5).payload == "carried"

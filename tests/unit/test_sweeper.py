@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from agent_tasks.errors import LedgerUnavailable
-from agent_tasks.sweeper import LONGEST_PAUSE_SECONDS, Swept, Sweeper, end_lease
+from agent_tasks.sweeper import LONGEST_PAUSE_SECONDS, Sweeper, Swept, end_lease
 from agent_tasks.worker import Looper
 from tests.one_process import OneProcess
 from tests.rows import Rows

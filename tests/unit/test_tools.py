@@ -1,4 +1,4 @@
-"""Tools: what a declaration must say, what a call is known by, and what a probe may answer.
+"""Tools: what a declaration must say, and what a call is known by.
 
 The declarations that are refused for a missing or misspelled word are rows of `test_bad_input`.
 """
@@ -15,13 +15,9 @@ from typing import Any
 import pytest
 
 from agent_tasks import (
-    AskAgain,
-    CannotTell,
-    Happened,
     NotHappened,
     Operation,
     OutsideRun,
-    PartlyHappened,
     RunFailed,
     RunHandle,
     Tool,
@@ -29,9 +25,7 @@ from agent_tasks import (
     done,
     tool,
 )
-from agent_tasks.clock import Clock
 from agent_tasks.errors import UnorderedCalls
-from agent_tasks.probing import run_probe
 from agent_tasks.recovery import Promise
 from agent_tasks.states import Effect
 from agent_tasks.tools import TRANSACTIONAL_TIMEOUT, check_guarded
@@ -203,7 +197,10 @@ def test_a_body_gets_its_recorded_arguments_as_they_were_passed() -> None:
 
 
 def test_arguments_that_do_not_fit_are_a_type_error_before_anything_is_recorded(here: OneProcess) -> None:
-    mail = tool(effect="manual", timeout=SECONDS, name="mail")(lambda to: here.requests.append(to))
+    @tool(effect="manual", timeout=SECONDS)
+    def mail(to: str) -> None:
+        here.requests.append(to)
+
     run = here.run(here.agent(mail, send=lambda _state: done(mail())))
     with pytest.raises(RunFailed, match="TypeError: missing a required argument: 'to'"):
         run.get(timeout=0)
@@ -276,8 +273,8 @@ def test_a_key_is_the_identity_of_a_call_in_its_whole_run(here: OneProcess) -> N
 
 
 def test_the_nth_call_of_a_tool_keeps_its_place_beside_other_tools(here: OneProcess) -> None:
-    first = tool(effect="manual", timeout=SECONDS, name="first")(lambda n: here.requests.append(n))
-    other = tool(effect="manual", timeout=SECONDS, name="other")(lambda n: here.requests.append(n))
+    first = tool(effect="manual", timeout=SECONDS, name="first")(here.requests.append)
+    other = tool(effect="manual", timeout=SECONDS, name="other")(here.requests.append)
 
     def send(_state: Any) -> Any:
         first(1)
@@ -309,92 +306,3 @@ def test_a_call_from_another_thread_is_outside_the_run_or_has_no_order(here: One
     run = here.run(here.agent(mail, send=send))
     assert said == ["OutsideRun", "UnorderedCalls"]
     assert (here.requests, run.operations()) == ([], [])
-
-
-# -- probes -------------------------------------------------------------------------------------------------------------
-
-
-def probed(answer: Callable[[Operation], Any], timeout: timedelta = SECONDS) -> Tool[..., Any]:
-    charge = tool(effect="probed", timeout=SECONDS, name="charge")(lambda cents: cents)
-    charge.probe(timeout=timeout)(answer)
-    return charge
-
-
-OPERATION = Operation({"operation_id": "op_1"}, Clock(), 0.0)
-
-
-def test_a_probe_has_its_own_timeout_or_that_of_its_tool() -> None:
-    charge = tool(effect="probed", timeout=SECONDS, name="charge")(lambda cents: cents)
-
-    @charge.probe
-    def look(operation: Operation) -> NotHappened:
-        return NotHappened()
-
-    assert (charge.probe_body, charge.probe_timeout) == (look, SECONDS)
-    charge.probe(timeout=timedelta(seconds=3))(look)
-    assert charge.probe_timeout == timedelta(seconds=3)
-    assert isinstance(look(OPERATION), NotHappened)  # it stays the function that it was
-
-
-def test_a_keyed_tool_may_have_a_probe_with_a_timeout_of_its_own() -> None:
-    charge = tool(effect="keyed", key_lifetime=SECONDS, name="charge")(lambda cents: cents)
-    charge.probe(timeout=SECONDS)(lambda _operation: NotHappened())
-    assert charge.promise == Promise(Effect.KEYED, has_probe=True)
-
-
-@pytest.mark.parametrize(
-    "answer", [Happened(7, "ch_7"), NotHappened(), AskAgain(SECONDS), PartlyHappened("half"), CannotTell("closed")]
-)
-def test_a_probe_is_asked_about_its_operation(answer: Any) -> None:
-    asked: list[Operation] = []
-    assert run_probe(probed(lambda operation: asked.append(operation) or answer), OPERATION) == answer
-    assert asked == [OPERATION]
-
-
-def raising(error: BaseException) -> Callable[[Operation], Any]:
-    def probe(_operation: Operation) -> Any:
-        raise error
-
-    return probe
-
-
-@pytest.mark.parametrize(
-    ("probe", "reason"),
-    [
-        (raising(ConnectionError("closed")), "the probe raised ConnectionError: closed"),
-        (raising(SystemExit(1)), "the probe raised SystemExit: 1"),
-        (lambda _operation: None, "the probe returned NoneType, which is no answer"),
-        (lambda _operation: True, "the probe returned bool, which is no answer"),
-        (lambda _operation: Happened, "the probe returned type, which is no answer"),
-        (
-            lambda _operation: AskAgain(5),  # type: ignore[arg-type]
-            "the probe returned AskAgain whose after= is no timedelta",
-        ),
-    ],
-)
-def test_a_probe_that_does_not_answer_cannot_tell(probe: Callable[[Operation], Any], reason: str) -> None:
-    assert run_probe(probed(probe), OPERATION) == CannotTell(reason)
-
-
-def test_a_probe_that_hangs_cannot_tell() -> None:
-    end = threading.Event()
-    answer = run_probe(probed(lambda _operation: end.wait(60), timeout=timedelta(milliseconds=20)), OPERATION)
-    end.set()
-    assert answer == CannotTell("the probe was still at work after 0:00:00.020000")
-
-
-def test_a_tool_without_a_probe_cannot_tell() -> None:
-    charge = tool(effect="manual", timeout=SECONDS)(nothing)
-    assert run_probe(charge, OPERATION) == CannotTell("the tool has no probe")
-
-
-def test_a_probe_is_not_asked_inside_the_run(here: OneProcess) -> None:
-    """What it looks up is no call of the run: it would shift the calls that are."""
-    inner = tool(effect="read", name="inner")(lambda: here.requests.append("looked"))
-    charge = tool(effect="probed", timeout=SECONDS, name="charge", bind=True)(raising(TimeoutError("no answer")))
-    charge.probe(lambda _operation: inner() or Happened("found"))
-    agent = here.agent(charge, inner, pay=lambda _state: done(charge()))
-    run = here.run(agent)
-    here.later(agent, SECONDS.total_seconds() + 1)
-    assert run.get(timeout=0) == "found"
-    assert [operation.tool for operation in run.operations()] == ["charge"]
