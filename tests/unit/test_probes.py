@@ -79,9 +79,9 @@ def raising(error: BaseException) -> Callable[[Operation], Any]:
     [
         (raising(ConnectionError("closed")), "the probe raised ConnectionError: closed"),
         (raising(SystemExit(1)), "the probe raised SystemExit: 1"),
-        (lambda _operation: None, "the probe returned NoneType, which is no answer"),
-        (lambda _operation: True, "the probe returned bool, which is no answer"),
-        (lambda _operation: Happened, "the probe returned type, which is no answer"),
+        (lambda _operation: None, "the probe returned None, which is no answer"),
+        (lambda _operation: True, "the probe returned True, which is no answer"),
+        (lambda _operation: "yes" * 20, "the probe returned 'yesyesyesyes...syesyesyesyes', which is no answer"),
         (
             lambda _operation: AskAgain(5),  # type: ignore[arg-type]
             "the probe returned AskAgain whose after= is no timedelta",
