@@ -16,6 +16,7 @@ from agent_tasks.errors import (
     LeaseLost,
     OutsideRun,
     StepSuspended,
+    UnguardedTool,
     UnorderedCalls,
 )
 from agent_tasks.identity import keyed_operation_id, nested_operation_id, operation_id, renewed_operation_id
@@ -80,6 +81,7 @@ class Attempt:
         self.asked: set[str] = set()
         self.doomed: Suspension | None = None
         self.failure: dict[str, Any] | None = None  # what the step raised, as the run will say it
+        self.raised: Exception | None = None  # the same as it was raised, for a caller in this process
         self.over = False
         self.deadline = runtime.clock.local() + runtime.settings.step_timeout_seconds
         self._thread = threading.get_ident()
@@ -118,6 +120,7 @@ class Attempt:
 
         Raises:
             StepSuspended: the attempt is doomed or over.
+            UnguardedTool: the agent does not list the tool, so that nobody could ask about it after a crash.
             UnorderedCalls: the call comes from another thread, where calls have no order and so no identity.
             InsideTransaction: the call is made in the body of a transactional tool.
         """
@@ -145,6 +148,7 @@ class Attempt:
         self.raise_if_doomed()
         if self.over:
             raise LeaseLost(f"run {self.run_id!r}: tool {tool.name!r} was called after step {self.step!r} had ended.")
+        self._check_listed(tool)
         if threading.get_ident() != self._thread and tool.key is None:
             raise UnorderedCalls(
                 f"run {self.run_id!r}: tool {tool.name!r} was called from another thread than step {self.step!r}'s own, "
@@ -157,6 +161,18 @@ class Attempt:
                 f"{transactional.tool.name!r}, whose transaction may still be rolled back while that call could not. "
                 "Call it in the step, before or after."
             )
+
+    def _check_listed(self, tool: Tool[..., Any]) -> None:
+        listed = self.agent.tools.get(tool.name)
+        if listed is tool:
+            return
+        said = (
+            f"is not in its agent's tools=. Nothing was sent; add it to tools= of agent {self.agent.name!r}."
+            if listed is None
+            else f"is another tool than the one of this name in tools= of agent {self.agent.name!r}. Nothing was sent; "
+            "list the one that is called, or give one of the two name=."
+        )
+        raise UnguardedTool(f"run {self.run_id!r}: tool {tool.name!r} was called in step {self.step!r} and {said}")
 
     def request(self, tool: Tool[..., Any], arguments: dict[str, Any]) -> Request:
         """Give a call its identity and note that this line asks for it.

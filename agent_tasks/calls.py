@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
-from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step, text_of
+from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step, text_of, traceback_of
 from agent_tasks.probing import ask_the_world
 from agent_tasks.recovery import Decision, Promise, decide
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from agent_tasks.attempt import Attempt
     from agent_tasks.ledger import Request
     from agent_tasks.tools import Tool
+
+
+logger = logging.getLogger(__name__)
 
 
 class _LookAgain(Exception):
@@ -272,15 +276,34 @@ def _failed(attempt: Attempt, request: Request, operation: Operation, error: Exc
 
 def _doubt(attempt: Attempt, request: Request, operation: Operation, error: BaseException) -> NoReturn:
     """An ambiguous end: nobody here can tell, and the step's code never sees it (I6, I15)."""
-    runtime = attempt.runtime
+    runtime, tool = attempt.runtime, request.tool
     text = f"{type(error).__name__}: {text_of(error)}"
-    runtime.recorder.outcome(attempt, operation, OperationStatus.UNKNOWN, said=text)
-    if request.tool.guard.effect is Effect.KEYED:
-        pause = runtime.settings.backoff_seconds(operation.attempts)
-        attempt.suspend(Wait(f"before {request.tool.name} is sent again with the same key ({text})", seconds=pause))
-    attempt.suspend(
-        Wait(
-            f"until nobody can be in the middle of {request.tool.name} any more ({text})",
-            until=operation.row["horizon_at"],
-        )
+    pause = runtime.settings.backoff_seconds(operation.attempts)
+    logger.warning(
+        "run %s: step %s: nobody can tell whether %s happened (operation %s): %s; %s",
+        attempt.run_id,
+        attempt.step,
+        tool.name,
+        operation.operation_id,
+        text,
+        _what_comes_next(tool, pause),
+        exc_info=error,
+        extra={"action": "call_in_doubt", "run_id": attempt.run_id, "operation_id": operation.operation_id},
     )
+    fact = {"said": text, "traceback": traceback_of(error)}
+    runtime.recorder.outcome(attempt, operation, OperationStatus.UNKNOWN, fact=fact)
+    if tool.guard.effect is Effect.KEYED:
+        attempt.suspend(Wait(f"before {tool.name} is sent again with the same key ({text})", seconds=pause))
+    attempt.suspend(
+        Wait(f"until nobody can be in the middle of {tool.name} any more ({text})", until=operation.row["horizon_at"])
+    )
+
+
+def _what_comes_next(tool: Tool[..., Any], pause: float) -> str:
+    if tool.guard.effect is Effect.KEYED:
+        return f"it is sent again with the same key in {pause:g} s, while the key lives"
+    if tool.guard.effect is Effect.REPEATABLE:
+        follows = "it is done again"
+    else:
+        follows = "its probe is asked" if tool.probe_body is not None else "a person is asked"
+    return f"{follows} once nobody can be in the middle of it any more"

@@ -8,6 +8,7 @@ import traceback
 from asyncio import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,16 +17,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from agent_tasks.attempt import Attempt, working_for
 from agent_tasks.calls import orphan_question, settle_unasked
 from agent_tasks.errors import BadOutcome, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
-from agent_tasks.operations import CRASHES, text_of
-from agent_tasks.outcomes import Done, Fail, Next, Outcome
+from agent_tasks.operations import CRASHES, name_of, text_of, traceback_of
+from agent_tasks.outcomes import Done, Fail, Next, Outcome, error_line
 from agent_tasks.states import Question, RunStatus
 from agent_tasks.steps import Step, StepState
-from agent_tasks.suspensions import Ask, Asked, Lost
+from agent_tasks.suspensions import Ask, Asked, Lost, log_attention
 from checkpoint import CheckpointState
 from checkpoint.errors import CheckpointError, UnstorableValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from sqlalchemy import Connection, RowMapping
 
@@ -58,10 +59,14 @@ class Coordinator:
 
     Args:
         runtime: of this process.
+
+    Attributes:
+        raised: what steps raised that ended their runs as failed, by run id; for a caller in this process.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
+        self.raised: dict[str, Exception] = {}
 
     def handle(self, agent: Agent, step: str, run_id: str, seq: int) -> bool:
         """Answer a doorbell: claim, run the step's body, settle, commit, ring.
@@ -199,9 +204,7 @@ class Coordinator:
                     f"{attempt.agent.name!r}.{did_you_mean(str(name), attempt.agent.steps)}"
                 )
             return Next(str(name))
-        raise BadOutcome(
-            f"run {attempt.run_id!r}: step {step.name!r} must return done(…), fail(…) or a step, got {returned!r}."
-        )
+        raise BadOutcome(f"run {attempt.run_id!r}: step {step.name!r} {_what_is_wrong(returned, attempt.agent.steps)}")
 
     def _failed(self, attempt: Attempt, error: Exception) -> Outcome:
         said, text = text_of(error), "".join(traceback.format_exception(error))
@@ -212,11 +215,8 @@ class Coordinator:
             text,
             extra={"action": "step_failed", "run_id": attempt.run_id, "seq": attempt.seq},
         )
-        attempt.failure = {
-            "type": f"{type(error).__module__}.{type(error).__qualname__}",
-            "text": said,
-            "traceback": text_of(text),
-        }
+        attempt.raised = error
+        attempt.failure = {"type": name_of(error), "text": said, "traceback": traceback_of(error)}
         with suppress(StepSuspended):  # a doubt or an orphan comes first; the step fails again after it is settled
             settle_unasked(attempt, at_end=True)
         return Fail(said)
@@ -264,6 +264,7 @@ class Coordinator:
         except StepSuspended:
             return  # the lease expires, or a later attempt finds what was recorded
         except UnstorableValue as error:  # the step's state or output: nothing was written
+            attempt.raised = error
             attempt.failure = {"type": type(error).__name__, "text": str(error), "traceback": ""}
             self._commit(attempt, Fail(str(error)))
             return
@@ -281,6 +282,21 @@ class Coordinator:
             )
         elif isinstance(outcome, Next):
             runtime.ring(attempt.run_id)
+        else:
+            self._ended(attempt, outcome)
+
+    def _ended(self, attempt: Attempt, outcome: Done | Fail) -> None:
+        said = "succeeded"
+        if isinstance(outcome, Fail):
+            said = f"failed: {error_line(_error_of(attempt, outcome))}"
+            if attempt.raised is not None:
+                self.raised[attempt.run_id] = attempt.raised
+        logger.info(
+            "run %s %s",
+            attempt.run_id,
+            said,
+            extra={"action": "run_ended", "run_id": attempt.run_id, "seq": attempt.seq},
+        )
 
     def _next_state(self, attempt: Attempt) -> CheckpointState:
         state = attempt.state
@@ -309,8 +325,7 @@ class Coordinator:
         elif isinstance(outcome, Done):
             runs.finish(connection, attempt, RunStatus.SUCCEEDED, output=outcome.output, advance=True)
         else:
-            error = attempt.failure or {"type": "fail", "text": outcome.reason, "traceback": ""}
-            runs.finish(connection, attempt, RunStatus.FAILED, error=error, advance=False)
+            runs.finish(connection, attempt, RunStatus.FAILED, error=_error_of(attempt, outcome), advance=False)
 
     def _suspend(self, attempt: Attempt) -> None:
         suspension = attempt.doomed
@@ -337,7 +352,11 @@ class Coordinator:
             status = runtime.recorder.write(attempt, "suspend", work)
         except StepSuspended:
             return
-        logger.info(
+        if status is RunStatus.NEEDS_ATTENTION and isinstance(suspension, Ask):
+            log_attention(attempt.run_id, suspension)
+            return
+        logger.log(
+            logging.WARNING if status is RunStatus.WAITING else logging.INFO,
             "run %s: %s: %s",
             attempt.run_id,
             status or "lease lost",
@@ -362,3 +381,21 @@ class Coordinator:
             end_lease(self.runtime, attempt.run_id, attempt.token)
         except (LedgerUnavailable, SQLAlchemyError) as error:
             logger.warning("run %s: its lease could not be given back (%s); it expires", attempt.run_id, error)
+
+
+def _error_of(attempt: Attempt, outcome: Fail) -> dict[str, Any]:
+    return attempt.failure or {"type": "fail", "text": outcome.reason, "traceback": ""}
+
+
+def _what_is_wrong(returned: Any, steps: Mapping[str, Step]) -> str:
+    """Say what a step should have returned instead of this, which is no outcome."""
+    if returned is None:
+        return "returned nothing; end it with return done(…), return fail(…) or the next step's function."
+    near = get_close_matches(returned, steps, n=1) if isinstance(returned, str) else []
+    if not near:
+        return f"must return done(…), fail(…) or a step, got {returned!r}."
+    function = getattr(steps[near[0]].function, "__name__", "")
+    name = function if function.isidentifier() else near[0]
+    if returned in steps:
+        return f"returned the name {returned!r}; return the function itself: return {name}."
+    return f"returned {returned!r}, which is no step.{did_you_mean(returned, steps)} Return the function itself: return {name}."

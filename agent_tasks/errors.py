@@ -43,7 +43,7 @@ class AgentNameTaken(ConfigurationError):
 
 
 class UnguardedTool(ConfigurationError):
-    """A tool's declaration does not say how its effect is guarded."""
+    """A tool's declaration does not say how its effect is guarded, or the agent that calls it does not list it."""
 
 
 class UnknownStep(AgentTasksError):

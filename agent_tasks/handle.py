@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_tasks.errors import RunFailed, RunNotFound, RunUnfinished
 from agent_tasks.inbox_client import InboxClient
+from agent_tasks.outcomes import error_line
 from agent_tasks.states import FINISHED, RunStatus
 from checkpoint import codec
 
@@ -34,6 +35,18 @@ class RunHandle:
 
     def __repr__(self) -> str:
         return f"<run {self.run_id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return self._identity == other._identity if isinstance(other, RunHandle) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[str, str, str]:
+        """The run and its ledger: two handles of one run are equal."""
+        settings = self._runtime.settings
+        return self.run_id, settings.database_url, settings.table_prefix
 
     @property
     def status(self) -> RunStatus:
@@ -89,12 +102,18 @@ class RunHandle:
             if row["status"] in FINISHED:
                 return _output(row)
             if end is not None and time.monotonic() >= end:
-                raise RunUnfinished(
-                    f"run {self.run_id!r} is {row['status']} after {timeout} s"
-                    + (f": it waits {row['waiting_for']}." if row["waiting_for"] else ".")
-                )
+                raise RunUnfinished(self._unfinished(row, timeout))
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_LOOK)
+
+    def _unfinished(self, row: RowMapping, timeout: float | None) -> str:
+        said = f"run {self.run_id!r} is {row['status']}" + (f" after {timeout:g} s" if timeout else "")
+        if row["waiting_for"]:
+            said += f", it waits: {row['waiting_for']}"
+        for item in self.inbox():
+            about = f" about {item.detail['tool']}" if "tool" in item.detail else ""
+            said += f"; a person is asked: {item.question!s}{about} ({' or '.join(item.replies)}, item {item.item_id})"
+        return f"{said}."
 
     def _row(self) -> RowMapping:
         row = self._runtime.boundary.read(
@@ -109,4 +128,4 @@ def _output(row: RowMapping) -> Any:
     if row["status"] == RunStatus.SUCCEEDED:
         return None if row["output"] is None else codec.loads(row["output"])
     error = {} if row["error"] is None else codec.loads(row["error"])
-    raise RunFailed(f"run {row['run_id']!r} {row['status']}: {error.get('type', '')}: {error.get('text', '')}")
+    raise RunFailed(f"run {row['run_id']!r} {row['status']}: {error_line(error)}")

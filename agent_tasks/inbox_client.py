@@ -66,7 +66,9 @@ class InboxClient:
                 ``new``, ``retry`` or ``abort``.
             who: the person who decides, of at most 200 characters.
             why: the reason, of at most 4,000 characters; kept in the audit trail.
-            result: with ``happened``, what the tool would have returned; the step gets it.
+            result: with ``happened``, what the tool would have returned. The step gets it as the tool's result, and
+                goes on with it: None if you do not give it (the command line insists on ``--result`` or
+                ``--no-result``).
             run_id: of the run that the question must be about; any if not given.
 
         Returns:

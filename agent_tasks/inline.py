@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agent_tasks.config import Settings
 from agent_tasks.coordinator import Coordinator
 from agent_tasks.doorbell import InlineBell
+from agent_tasks.errors import RunFailed
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
 from agent_tasks.runtime import Runtime
@@ -28,22 +29,33 @@ def run_inline(agent: Agent, state: dict[str, Any]) -> Any:
         app_state.use_runtime(runtime)
         try:
             run = agent.enqueue(state)
-            answer_all(runtime, agent)
-            return run.get(timeout=0)
+            raised = answer_all(runtime, agent)
+            try:
+                return run.get(timeout=0)
+            except RunFailed as failed:
+                raise failed from raised.get(run.run_id)
         finally:
             app_state.use_runtime(None)
             runtime.engine.dispose()
 
 
-def answer_all(runtime: Runtime, agent: Agent) -> None:
-    """Answer the doorbells of an inline runtime until none is left."""
+def answer_all(runtime: Runtime, agent: Agent) -> dict[str, Exception]:
+    """Answer the doorbells of an inline runtime until none is left.
+
+    Returns:
+        What steps raised that ended their runs as failed, by run id.
+    """
     bell = runtime.bell
     assert isinstance(bell, InlineBell)  # noqa: S101
+    raised: dict[str, Exception] = {}
     while bell.rings:
-        answer(runtime, agent, bell.rings.popleft())
+        raised.update(answer(runtime, agent, bell.rings.popleft()))
+    return raised
 
 
-def answer(runtime: Runtime, agent: Agent, ring: Ring) -> None:
-    """Answer one doorbell, and ack it."""
-    Coordinator(runtime).handle(agent, ring.step, ring.run_id, ring.seq)
+def answer(runtime: Runtime, agent: Agent, ring: Ring) -> dict[str, Exception]:
+    """Answer one doorbell, and ack it; return what the step raised, as :func:`answer_all` does."""
+    coordinator = Coordinator(runtime)
+    coordinator.handle(agent, ring.step, ring.run_id, ring.seq)
     runtime.boundary.ack("doorbell", lambda: None)
+    return coordinator.raised

@@ -24,12 +24,16 @@ class Listing:
     def __init__(self, tables: Tables) -> None:
         self.runs_table, self.inbox_table = tables.runs, tables.inbox
 
-    def runs(self, connection: Connection, *, status: RunStatus | None, limit: int) -> Sequence[RowMapping]:
-        """Return the newest runs, newest first."""
+    def runs(
+        self, connection: Connection, *, status: RunStatus | None = None, agent: str | None = None, limit: int
+    ) -> Sequence[RowMapping]:
+        """Return the newest runs, newest first; all of them, or those of a status or an agent."""
         c = self.runs_table.c
         statement = select(self.runs_table).order_by(c.created_at.desc(), c.run_id).limit(limit)
         if status is not None:
             statement = statement.where(c.status == status)
+        if agent is not None:
+            statement = statement.where(c.agent == agent)
         return connection.execute(statement).mappings().all()
 
     def run_ids(self, connection: Connection, beginning: str) -> list[str]:

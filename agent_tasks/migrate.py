@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +20,8 @@ from agent_tasks.errors import SchemaMissing
 from checkpoint.sql import SqlStore
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sqlalchemy import Connection
 
 _FOLDER = Path(__file__).parent / "migrations"
@@ -67,8 +72,13 @@ def revision(engine: Engine, prefix: str = "agent_") -> str | None:
     Raises:
         LedgerUnavailable: the database did not answer.
     """
-    with LedgerErrors("db status"), engine.connect().execution_options(agent_reads_only=True) as connection:
-        return MigrationContext.configure(connection, opts={"version_table": f"{prefix}version"}).get_current_revision()
+    options = {"version_table": f"{prefix}version"}
+    with (
+        LedgerErrors("db status"),
+        engine.connect().execution_options(agent_reads_only=True) as connection,
+        _quiet_alembic(),
+    ):
+        return MigrationContext.configure(connection, opts=options).get_current_revision()
 
 
 def prepare(url: str, prefix: str = "agent_") -> None:
@@ -102,7 +112,27 @@ def newest() -> str:
 def _upgrade(connection: Connection, prefix: str) -> None:
     config = _config(prefix)
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    with _quiet_alembic():
+        command.upgrade(config, "head")
+
+
+@contextmanager
+def _quiet_alembic() -> Iterator[None]:
+    """Keep back what Alembic says at INFO in this thread: every process of a worker looks, and would say it again.
+
+    A filter and no level, so that the user's own migrations, in other threads too, are logged as he wants it.
+    """
+    here = threading.get_ident()
+
+    def passes(record: logging.LogRecord) -> bool:
+        return record.levelno > logging.INFO or record.thread != here
+
+    alembic = logging.getLogger(MigrationContext.__module__)
+    alembic.addFilter(passes)
+    try:
+        yield
+    finally:
+        alembic.removeFilter(passes)
 
 
 def _config(prefix: str) -> Config:

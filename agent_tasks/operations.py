@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import traceback
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.clock import MICROSECONDS, microseconds
@@ -28,7 +29,7 @@ MAX_SAID = 4000
 CRASHES = (MemoryError, SystemExit)
 
 
-@dataclass
+@dataclass(repr=False)
 class Operation:
     """One recorded call of a tool; the first argument of bound bodies and of probes.
 
@@ -47,7 +48,10 @@ class Operation:
     clock: Clock
     read_at: float  # local clock when the row was read
     deadline: float | None = None  # local clock; of the request under way
-    connection: Connection | None = field(default=None, repr=False)
+    connection: Connection | None = None
+
+    def __repr__(self) -> str:
+        return f"<operation {self.tool} {self.effect!s} {self.status!s} attempts={self.attempts}>"
 
     operation_id = property(lambda self: str(self.row["operation_id"]))
     idempotency_key = property(lambda self: str(self.row["idempotency_key"]))
@@ -126,6 +130,21 @@ def text_of(said: object) -> str:
     return text[:MAX_SAID].encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
 
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback of an exception as a text that every database stores; of a long one, its end."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - an exception may do anything when it is looked at
+        text = f"{name_of(error)}: {text_of(error)}"
+    return text_of(text[-MAX_SAID:])
+
+
+def name_of(error: BaseException) -> str:
+    """Return the qualified name of an exception's class; Python's own go without their module."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
 def describe_failure(error: BaseException, tool: Tool[..., Any]) -> dict[str, Any]:
     """Return a failure as it is recorded; ``as`` names the class that every attempt sees."""
     fitting = sorted((c for c in tool.guard.refused if isinstance(error, c)), key=lambda c: type(error) is not c)
@@ -137,8 +156,7 @@ def describe_failure(error: BaseException, tool: Tool[..., Any]) -> dict[str, An
         codec.dumps(args)
     except Exception:  # noqa: BLE001 - an argument that cannot be stored must not hide the failure
         args = None
-    kind = f"{type(error).__module__}.{type(error).__qualname__}"
-    failure = {"type": kind, "text": text_of(error), "as": seen_as, "args": args}
+    failure = {"type": name_of(error), "text": text_of(error), "as": seen_as, "args": args}
     if isinstance(failure_seen_by_step(failure, tool), ToolFailed):
         failure["as"] = None  # a later attempt cannot make an exception of this class, so this one raises none
     return failure

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from agent_tasks.steps import StepState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -34,13 +39,13 @@ def done(output: Any = None) -> Done:
     """End the run as succeeded.
 
     Args:
-        output: what ``run.get()`` returns; must be storable.
+        output: what ``run.get()`` returns; must be storable. The state itself is returned as its dict.
 
     Example:
         >>> done({"paid": True})
         Done(output={'paid': True})
     """
-    return Done(output)
+    return Done(dict(output) if isinstance(output, StepState) else output)
 
 
 def fail(reason: str) -> Fail:
@@ -54,3 +59,14 @@ def fail(reason: str) -> Fail:
         Fail(reason='the card was declined')
     """
     return Fail(reason)
+
+
+def error_line(error: Mapping[str, Any]) -> str:
+    """Return the recorded error of a run in a line: the reason of ``fail(…)`` as it is, anything else with its type.
+
+    Example:
+        >>> error_line({"type": "KeyError", "text": "'cart'"}), error_line({"type": "fail", "text": "no such cart"})
+        ("KeyError: 'cart'", 'no such cart')
+    """
+    text = str(error.get("text", ""))
+    return text if error.get("type", "fail") == "fail" else f"{error['type']}: {text}"

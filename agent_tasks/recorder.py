@@ -114,9 +114,15 @@ class Recorder:
         return recorded
 
     def outcome(
-        self, attempt: Attempt, operation: Operation, status: OperationStatus, *, said: str | None = None, **values: Any
+        self,
+        attempt: Attempt,
+        operation: Operation,
+        status: OperationStatus,
+        *,
+        fact: dict[str, Any] | None = None,
+        **values: Any,
     ) -> None:
-        """Commit what became of a request.
+        """Commit what became of a request; ``fact`` is kept as evidence.
 
         An attempt that lost its lease still brings its outcome: it settles the operation while that stands at the
         attempt's own request and wakes the run; otherwise it is kept as evidence (I2).
@@ -130,9 +136,9 @@ class Recorder:
             nonlocal woke
             run = runtime.runs.find(connection, attempt.run_id, lock=True)
             if run is not None and runtime.runs.is_owner(run, attempt):
-                self._own_outcome(connection, attempt, operation, status, said, values)
+                self._own_outcome(connection, attempt, operation, status, fact, values)
                 return True
-            woke = run is not None and self._late_outcome(connection, attempt, operation, status, said, values)
+            woke = run is not None and self._late_outcome(connection, attempt, operation, status, fact, values)
             return False
 
         try:
@@ -152,16 +158,16 @@ class Recorder:
         attempt: Attempt,
         operation: Operation,
         status: OperationStatus,
-        said: str | None,
+        fact: dict[str, Any] | None,
         values: dict[str, Any],
     ) -> None:
         fence = None if status in IN_DOUBT else attempt.fence
         settled = self.runtime.ledger.settle(
             connection, operation, from_=(OperationStatus.EXECUTING,), fence=fence, status=status, **values
         )
-        if settled and said is not None:
+        if settled and fact is not None:
             self.runtime.ledger.add_evidence(
-                connection, operation.operation_id, what=status.value, said=said, attempt=operation.attempts
+                connection, operation.operation_id, what=status.value, attempt=operation.attempts, **fact
             )
 
     def _late_outcome(
@@ -170,7 +176,7 @@ class Recorder:
         attempt: Attempt,
         operation: Operation,
         status: OperationStatus,
-        said: str | None,
+        fact: dict[str, Any] | None,
         values: dict[str, Any],
     ) -> bool:
         ledger, runs = self.runtime.ledger, self.runtime.runs
@@ -178,9 +184,9 @@ class Recorder:
             connection,
             operation.operation_id,
             what=f"late {status.value}",
-            said=said,
             attempt=operation.attempts,
             fence=attempt.fence,
+            **(fact or {"said": None}),
         )
         if status in IN_DOUBT:
             return False

@@ -58,7 +58,7 @@ class StepState(MutableMapping[str, Any]):
         return self._checkpoint.agent_state[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self._checkpoint.agent_state[key] = value
+        self._checkpoint.agent_state[key] = dict(value) if isinstance(value, StepState) else value
 
     def __delitem__(self, key: str) -> None:
         del self._checkpoint.agent_state[key]

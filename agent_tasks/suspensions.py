@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
 from agent_tasks.identity import item_id
-from agent_tasks.states import Question
+from agent_tasks.states import REPLIES, Question
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,11 @@ class Asked:
     def item_id(self) -> str:
         """The same question about the same try is one inbox item."""
         return item_id(self.question, self.subject, self.attempts, self.digest)
+
+    @property
+    def command(self) -> str:
+        """The line that answers it, with the replies to choose from."""
+        return f"agent-tasks inbox resolve {self.item_id} {'|'.join(REPLIES[self.question])} --why …"
 
 
 @dataclass(frozen=True)
@@ -59,3 +67,14 @@ class Ask:
 
 
 Suspension = Lost | Wait | Ask
+
+
+def log_attention(run_id: str, ask: Ask) -> None:
+    """Say that a run waits for a person, with the line that answers each question."""
+    logger.warning(
+        "run %s needs attention: %s%s",
+        run_id,
+        ask.reason,
+        "".join(f"\n  {asked.question!s}: {asked.command}" for asked in ask.questions),
+        extra={"action": "needs_attention", "run_id": run_id, "items": [asked.item_id for asked in ask.questions]},
+    )

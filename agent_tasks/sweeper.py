@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_tasks.doorbell import Ring
 from agent_tasks.states import Question, RunStatus
-from agent_tasks.suspensions import Asked
+from agent_tasks.suspensions import Ask, Asked, log_attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,13 +89,11 @@ class Sweeper:
         runtime = self.runtime
         for row in expired:
 
-            def work(connection: Connection, run_id: str = row.run_id) -> RowMapping | None:
+            def work(connection: Connection, run_id: str = row.run_id) -> tuple[RowMapping | None, Ask | None]:
                 before = runtime.runs.expire(connection, run_id)
-                if before is not None:
-                    _park_if_it_crashes(runtime, connection, before)
-                return before
+                return before, None if before is None else _park_if_it_crashes(runtime, connection, before)
 
-            before = runtime.boundary.commit("take over", runtime.engine, work)
+            before, parked = runtime.boundary.commit("take over", runtime.engine, work)
             if before is not None:
                 swept.taken_over += 1
                 logger.warning(
@@ -105,6 +103,8 @@ class Sweeper:
                     before["fence"],
                     extra={"action": "lease_taken_over", "run_id": row.run_id},
                 )
+                if parked is not None:
+                    log_attention(row.run_id, parked)
                 runtime.ring(row.run_id)
 
     def _wake_due(self, swept: Swept) -> None:
@@ -153,33 +153,31 @@ def end_lease(runtime: Runtime, run_id: str, token: str, *, wait: bool = True) -
         False if the lease had ended already; without ``wait`` also if somebody else holds the run's row.
     """
 
-    def work(connection: Connection) -> bool:
+    def work(connection: Connection) -> tuple[bool, Ask | None]:
         before = runtime.runs.release_dead(connection, run_id, token, wait=wait)
-        if before is not None:
-            _park_if_it_crashes(runtime, connection, before)
-        return before is not None
+        return before is not None, None if before is None else _park_if_it_crashes(runtime, connection, before)
 
-    ended = runtime.boundary.commit("end lease", runtime.engine, work)
+    ended, parked = runtime.boundary.commit("end lease", runtime.engine, work)
+    if parked is not None:
+        log_attention(run_id, parked)
     if ended:
         runtime.ring(run_id)
     return ended
 
 
-def _park_if_it_crashes(runtime: Runtime, connection: Connection, before: RowMapping) -> None:
-    """A step that loses its worker again and again is parked, not looped."""
+def _park_if_it_crashes(runtime: Runtime, connection: Connection, before: RowMapping) -> Ask | None:
+    """A step that loses its worker again and again is parked, not looped: return what a person is asked then."""
     crashes = before["crashes"] + 1
     if crashes < runtime.settings.max_crashes:
-        return
+        return None
     run_id = str(before["run_id"])
     reason = f"step {before['next_step']} lost its worker {crashes} times"
-    runtime.runs.park(connection, run_id, reason)
-    runtime.inbox.open(
-        connection,
+    asked = Asked(
+        Question.CRASHES,
         run_id,
-        Asked(
-            Question.CRASHES,
-            run_id,
-            attempts=int(before["fence"]),
-            detail={"step": before["next_step"], "crashes": crashes},
-        ),
+        attempts=int(before["fence"]),
+        detail={"step": before["next_step"], "crashes": crashes},
     )
+    runtime.runs.park(connection, run_id, reason)
+    runtime.inbox.open(connection, run_id, asked)
+    return Ask(reason, (asked,))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+import reprlib
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import Task
 from celery.exceptions import Ignore
 from celery.worker.request import Request
 
 from agent_tasks.boundary import Boundary
-from agent_tasks.errors import LedgerUnavailable
+from agent_tasks.errors import AgentTasksError, LedgerUnavailable
 
 if TYPE_CHECKING:
     from agent_tasks.agent import Agent
@@ -48,14 +49,38 @@ class AgentTask(Task):
     step: Step
     ring_queue: str | None = None  # of @agent.step(queue=…); Celery warns of a task that has a `queue`
 
-    def run(self, run_id: str, seq: int) -> None:
-        """Answer a doorbell.
+    def apply_async(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Refuse: doorbells are rung by name, and a message of anybody else names no run.
 
         Raises:
-            Ignore: there is nothing to do, or nothing can be done now; the ledger says when to try again.
+            AgentTasksError: always; it says how a run is started.
+        """
+        raise AgentTasksError(
+            f"step task {self.name!r} cannot be called by delay() or apply_async(), since it works for a run of the "
+            f"ledger. Nothing was sent; start a run with {self.agent.name}.enqueue(…)."
+        )
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        """Answer a doorbell, whose arguments are the run's id and the seq of the checkpoint to be made.
+
+        Raises:
+            Ignore: there is nothing to do, or nothing can be done now; the ledger says when to try again. Or the
+                message is no doorbell.
         """
         from agent_tasks.integration import AppState
 
+        if kwargs or [type(argument) for argument in args] != [str, int]:
+            logger.warning(
+                "a message to %s was dropped: a doorbell has a run id and a seq, got args %s and kwargs %s; "
+                "start a run with %s.enqueue(…)",
+                self.name,
+                reprlib.repr(args),
+                reprlib.repr(kwargs),
+                self.agent.name,
+                extra={"action": "message_dropped"},
+            )
+            raise Ignore
+        run_id, seq = args
         try:
             worked = AppState.of(self.app).coordinator.handle(self.agent, self.step.name, run_id, seq)
         except LedgerUnavailable as error:

@@ -160,6 +160,8 @@ class Tool(Generic[P, R]):
 
 
 def tool(
+    bare: Callable[..., Any] | None = None,
+    /,
     *,
     effect: str | None = None,
     timeout: timedelta | None = None,
@@ -177,6 +179,7 @@ def tool(
     """Declare a tool.
 
     Args:
+        bare: nothing; it is here for ``@tool`` without parentheses, which is told what is missing.
         effect: ``read``, ``repeatable``, ``transactional``, ``keyed``, ``probed`` or ``manual``; there is no default.
         timeout: deadline of the whole call; required for ``probed`` and ``manual``. The body reads what is left of it
             from ``operation.remaining()``.
@@ -212,6 +215,9 @@ def tool(
         _check_plain(tool_name, body)
         return Tool(body, tool_name, _with_defaults(guard), bind=bind, identity=identity, key=key)
 
+    if bare is not None:
+        declare(bare)
+        raise TypeError("tool(…) takes the declaration and returns a decorator: write tool(effect=…)(function).")
     return declare
 
 

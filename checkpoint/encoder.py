@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -235,8 +236,15 @@ def _reason(value: Any) -> str:
     name = type(value).__qualname__
     for base in (bool, int, float, str, bytes, list, dict, tuple, set, frozenset):
         if isinstance(value, base):
-            return f"a {name} would come back as a {base.__name__}; convert it, or checkpoint.register() {name}"
-    return f"a {name} has no stored form; convert it, or checkpoint.register() {name}"
+            back = _with_article(base.__name__)
+            return f"{_with_article(name)} would come back as {back}; convert it, or checkpoint.register() {name}"
+    remedy = "use dict(…) of it" if isinstance(value, Mapping) else "convert it"
+    return f"{_with_article(name)} has no stored form; {remedy}, or checkpoint.register() {name}"
+
+
+def _with_article(name: str) -> str:
+    # A class that begins with U is a User or a UUID more often than an Umbrella.
+    return f"{'an' if name[:1] in tuple('AEIOaeio') else 'a'} {name}"
 
 
 def _short(key: Any) -> str:

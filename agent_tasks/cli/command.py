@@ -10,7 +10,8 @@ import click
 from celery.bin.base import CeleryCommand
 
 from agent_tasks.cli.errors import reported
-from agent_tasks.cli.target import Target, target_options
+from agent_tasks.cli.invocation import ledger_options, table_prefix_of, url_of
+from agent_tasks.cli.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,17 +30,17 @@ def ledger_command(group: click.Group, name: str, *, failed: str) -> Callable[[C
     """
 
     def declare(function: Callable[..., None]) -> click.Command:
-        def run(url: str | None, table_prefix: str | None, verbose: bool, **options: Any) -> None:
+        def run(verbose: bool, **options: Any) -> None:
             context = click.get_current_context()
             with (
                 reported(context, failed, verbose=verbose),
-                closing(Target(context.obj.app, url, table_prefix)) as target,
+                closing(Target(context.obj.app, url_of(context), table_prefix_of(context))) as target,
             ):
                 function(target, **options)
 
         functools.update_wrapper(run, function)  # its help and its own options
         add_verbose = click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
-        command: click.Command = group.command(name, cls=CeleryCommand)(target_options(add_verbose(run)))
+        command: click.Command = group.command(name, cls=CeleryCommand)(ledger_options(add_verbose(run)))
         return command
 
     return declare

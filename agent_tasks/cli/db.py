@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -67,8 +67,10 @@ def status(context: click.Context, target: Target, *, as_json: bool) -> None:
     """
     prefix = target.settings.table_prefix
     with _engine_of(target) as engine:
-        found, wanted = revision(engine, prefix), newest()
-        facts = {
+        # SQLite makes a file where it finds none, and a look must not.
+        found = revision(engine, prefix) if target.missing_file is None else None
+        wanted = newest()
+        facts: dict[str, Any] = {
             "url": engine.url.render_as_string(hide_password=True),
             "table_prefix": prefix,
             "revision": found,
@@ -79,6 +81,7 @@ def status(context: click.Context, target: Target, *, as_json: bool) -> None:
     if as_json:
         print_json(**facts)
     else:
-        print_facts(**{**facts, "revision": found or "no tables"})
+        missing = "no such ledger file" if target.missing_file is not None else "no tables"
+        print_facts(**{**facts, "revision": found or missing})
     if found != wanted:
         context.exit(exit_codes.STATE)

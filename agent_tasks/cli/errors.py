@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agent_tasks.cli import exit_codes
+from agent_tasks.cli.invocation import program_of
 from agent_tasks.cli.output import one_line
 from agent_tasks.errors import (
     AgentTasksError,
@@ -29,6 +30,10 @@ class AmbiguousId(AgentTasksError):
     """More than one id begins so."""
 
 
+class NoSuchLedgerFile(AgentTasksError):
+    """There is no such ledger file."""
+
+
 #: The first that fits: kind of error, exit code, and the command that helps.
 _KINDS: tuple[tuple[type[Exception], int, str], ...] = (
     (AmbiguousId, exit_codes.USAGE, "the same command with more characters of the id"),
@@ -36,6 +41,7 @@ _KINDS: tuple[tuple[type[Exception], int, str], ...] = (
     (InboxItemNotFound, exit_codes.NOT_FOUND, "{program} inbox list"),
     (AnswerNotAllowed, exit_codes.STATE, "{program} inbox list"),
     (AnswerTooLate, exit_codes.STATE, "{program} inbox list"),
+    (NoSuchLedgerFile, exit_codes.STATE, "{program} db upgrade, if a new ledger is meant to be there"),
     (SchemaMissing, exit_codes.STATE, "{program} db upgrade"),
     (ConfigurationError, exit_codes.USAGE, "{program} --help"),
     (LedgerUnavailable, exit_codes.UNREACHABLE, "{program} db status"),
@@ -62,14 +68,8 @@ def reported(context: click.Context, failed: str, *, verbose: bool) -> Iterator[
             click.echo("".join(traceback.format_exception(error)), err=True)
         why = str(error) if isinstance(error, AgentTasksError) else f"{type(error).__name__}: {error}"
         click.echo(f"Error: {failed}.", err=True)
+        program = program_of(context)
+        why = why.replace("celery -A yourapp agent", program)  # the engine cannot know how it was called
         click.echo(f"  why:  {one_line(why)}", err=True)
-        click.echo(f"  next: {step.format(program=program_of(context))}", err=True)
+        click.echo(f"  next: {step.format(program=program)}", err=True)
         context.exit(code)
-
-
-def program_of(context: click.Context) -> str:
-    """Return how these commands were called, up to the name of the group: what the next command begins with."""
-    root = context.find_root()
-    if root.info_name == "agent-tasks":
-        return "agent-tasks -A yourapp"
-    return "celery -A yourapp agent"

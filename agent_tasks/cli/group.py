@@ -10,6 +10,7 @@ from celery.bin.base import CLIContext, handle_preload_options
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
 from agent_tasks import __version__
+from agent_tasks.cli.invocation import ledger_options, remember_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +26,8 @@ def _choose_app(context: click.Context, _option: click.Parameter, value: str | N
         raise click.UsageError(f"the app {value!r} cannot be imported: there is no module {error.name!r}.") from error
     except AttributeError as error:
         raise click.UsageError(f"the app {value!r} cannot be imported: {error}.") from error
+    if value is not None:
+        remember_app(context, value)
     # Without a name Celery's current app is meant, which reads a celeryconfig.py in the current folder.
     context.obj = CLIContext(app=app, no_color=False, workdir=None)
 
@@ -45,6 +48,7 @@ _options: tuple[Callable[[Any], Any], ...] = (
         metavar="APP",
         help="The Celery app, as for `celery -A`; its settings name the ledger.",
     ),
+    ledger_options,
 )
 
 

@@ -10,24 +10,15 @@ import click
 
 from agent_tasks.cli.command import json_option, ledger_command
 from agent_tasks.cli.group import agent
-from agent_tasks.cli.output import moment, print_json, print_table
+from agent_tasks.cli.output import is_terminal, one_line, print_json, print_lines
+from agent_tasks.cli.questions import print_questions, questions
 from agent_tasks.handle import RunHandle
 from agent_tasks.inbox_client import InboxClient
+from agent_tasks.states import Reply
 
 if TYPE_CHECKING:
     from agent_tasks.cli.target import Target
     from agent_tasks.inbox import InboxItem
-
-#: What a person is asked, in words.
-QUESTIONS = {
-    "unknown": "did it happen?",
-    "orphan": "it happened, and the run does not ask for it: keep it?",
-    "conflict": "asked for again with other arguments: what now?",
-    "result": "it happened, and its result could not be stored: what was it?",
-    "doubled": "two requests of it succeeded",
-    "crashes": "the step lost its worker too often: try again?",
-    "checkpoint": "the latest checkpoint does not verify: try again?",
-}
 
 
 @agent.group()
@@ -35,52 +26,25 @@ def inbox() -> None:
     """List and answer the questions that wait for a person."""
 
 
-def item_facts(item: InboxItem) -> dict[str, Any]:
-    """Return an item as ``--json`` prints it."""
-    return {
-        "item_id": item.item_id,
-        "run_id": item.run_id,
-        "question": item.question,
-        "operation_id": item.operation_id,
-        "replies": item.replies,
-        "opened_at": moment(item.opened_at),
-        "detail": item.detail,
-    }
-
-
-def print_items(items: list[InboxItem], *, indent: str = "") -> None:
-    """Print items as a table."""
-    print_table(
-        ("ITEM", "RUN", "QUESTION", "REPLIES", "OPENED", "ABOUT"),
-        [
-            (
-                item.item_id,
-                item.run_id,
-                f"{item.question!s}: {QUESTIONS[item.question]}",
-                "|".join(map(str, item.replies)),
-                moment(item.opened_at),
-                item.detail,
-            )
-            for item in items
-        ],
-        indent=indent,
-    )
-
-
 @ledger_command(inbox, "list", failed="the inbox was not read")
 @click.option("--run", "run", metavar="RUN", help="Only the questions about this run (id or its beginning).")
 @json_option
 def list_items(target: Target, run: str | None, *, as_json: bool) -> None:
-    """List the open questions, oldest first.
+    """List the open questions, oldest first, with what is known and the commands that answer.
+
+    In a pipe each question is one line with tabs between: item, run, question, replies, asked at, tool, arguments,
+    called at, what was said last, commands.
 
     Example: agent-tasks -A shop inbox list --run 3f2a
     """
     run_id = None if run is None else target.run_id(run)
-    items = InboxClient(target.runtime).items(run_id)
+    shown = questions(target, InboxClient(target.runtime).items(run_id))
     if as_json:
-        print_json(items=[item_facts(item) for item in items])
-    elif items:
-        print_items(items)
+        print_json(items=[question.facts() for question in shown])
+    elif shown and is_terminal():
+        print_questions(shown)
+    elif shown:
+        print_lines([question.line() for question in shown])
     else:
         click.echo("No open questions.", err=True)
 
@@ -91,19 +55,32 @@ def list_items(target: Target, run: str | None, *, as_json: bool) -> None:
 @click.option("--who", help="Who decides; you, by your name on this machine, if not given.")
 @click.option("--why", required=True, help="The reason; kept in the audit trail.")
 @click.option("--result", metavar="JSON", help="With `happened`: what the tool would have returned.")
+@click.option("--no-result", is_flag=True, help="With `happened`: the tool would have returned nothing (null).")
 @json_option
 def resolve(
-    target: Target, item: str, reply: str, who: str | None, why: str, result: str | None, *, as_json: bool
+    target: Target,
+    item: str,
+    reply: str,
+    who: str | None,
+    why: str,
+    result: str | None,
+    *,
+    no_result: bool,
+    as_json: bool,
 ) -> None:
     """Answer a question; the run goes on if no other one is open.
 
-    ITEM is an id of `inbox list` or its beginning, REPLY one of the replies that stand beside it.
+    ITEM is an id of `inbox list` or its beginning, REPLY one of the replies that stand beside it. After `happened`
+    the step goes on with the result that you give.
 
-    Example: agent-tasks -A shop inbox resolve q_17 happened --why "the mail server's log has it"
+    Example: agent-tasks -A shop inbox resolve q_17 happened --result '"sent"' --why "the mail server's log has it"
     """
+    if result is not None and no_result:
+        raise click.UsageError("--result and --no-result contradict each other; give one of them.")
     recorded = _parse(result)
     item_id = target.item_id(item)
     client = InboxClient(target.runtime)
+    _check_result_is_said(client.item(item_id), reply, said=result is not None or no_result)
     queued = client.resolve(item_id, reply, who=who or _user(), why=why, result=recorded)
     run_id = client.item(item_id).run_id
     status = RunHandle(target.runtime, run_id).status
@@ -111,8 +88,22 @@ def resolve(
         print_json(item_id=item_id, run_id=run_id, reply=reply, queued=queued, status=status)
         return
     click.echo(f"{item_id}: {reply}; run {run_id} is {status}")
+    if no_result and reply == Reply.HAPPENED:
+        click.echo("The step gets null as the tool's result.", err=True)
     if queued and target.url is not None:
         click.echo("No doorbell was rung, since --url names no broker; a worker's sweeper finds the run.", err=True)
+
+
+def _check_result_is_said(item: InboxItem, reply: str, *, said: bool) -> None:
+    """A step that goes on with null where its tool returns a charge fails later, and far from here."""
+    is_open = item.replied_by is None
+    if said or not is_open or reply != Reply.HAPPENED or Reply.HAPPENED not in item.replies:
+        return
+    tool = item.detail.get("tool", "the tool")
+    raise click.UsageError(
+        f"the step will get what you give here as the result of {one_line(tool)}, and null if you give nothing: say "
+        "--result JSON (what the tool would have returned), or --no-result if null is right. Nothing was changed."
+    )
 
 
 def _parse(result: str | None) -> Any:

@@ -8,17 +8,23 @@ import click
 
 from agent_tasks.cli.command import json_option, ledger_command
 from agent_tasks.cli.group import agent
-from agent_tasks.cli.inbox import item_facts, print_items
-from agent_tasks.cli.output import moment, print_facts, print_json, print_table
+from agent_tasks.cli.output import (
+    is_terminal,
+    moment,
+    one_line,
+    print_facts,
+    print_json,
+    print_lines,
+    print_table,
+    print_text,
+)
+from agent_tasks.cli.questions import last_evidence, print_questions, questions, readable, said_of
 from agent_tasks.handle import RunHandle
 from agent_tasks.promises import PROMISES
-from agent_tasks.states import RunStatus
+from agent_tasks.states import IN_DOUBT, OperationStatus, RunStatus
 from checkpoint import codec
-from checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sqlalchemy import RowMapping
 
     from agent_tasks.cli.target import Target
@@ -32,13 +38,13 @@ def runs() -> None:
 
 
 def waits_for(row: RowMapping) -> str | None:
-    """Return what an unfinished run waits for, in words (I9)."""
+    """Return what an unfinished run waits for, in words that follow "waits for" (I9)."""
     due = moment(row["due_at"])
     return {
-        RunStatus.QUEUED: f"for a worker on queue {row['queue']!r}",
-        RunStatus.RUNNING: f"for step {row['next_step']!r}; the lease of worker {row['lease_owner']} ends at {due}",
-        RunStatus.WAITING: f"{row['waiting_for']}; wakes at {due}",
-        RunStatus.NEEDS_ATTENTION: f"for a person: {row['waiting_for']}",
+        RunStatus.QUEUED: f"a worker on queue {row['queue']!r}",
+        RunStatus.RUNNING: f"the end of step {row['next_step']!r}; the lease of worker {row['lease_owner']} ends at {due}",
+        RunStatus.WAITING: f"its time, {due}: {row['waiting_for']}",
+        RunStatus.NEEDS_ATTENTION: f"a person: {row['waiting_for']}",
     }.get(RunStatus(row["status"]))
 
 
@@ -69,10 +75,10 @@ def _operation_facts(operation: Operation) -> dict[str, Any]:
         "status": operation.status,
         "attempts": operation.attempts,
         "external_id": operation.external_id,
-        "args": _readable(lambda: operation.args),
-        "result": _readable(lambda: operation.result),
-        "error": _readable(lambda: operation.error),
-        "evidence": _readable(lambda: operation.evidence),
+        "args": readable(lambda: operation.args),
+        "result": readable(lambda: operation.result),
+        "error": readable(lambda: operation.error),
+        "evidence": readable(lambda: operation.evidence),
         "started_at": moment(operation.started_at),
         "horizon_at": moment(operation.horizon_at),
         "promise": words.promise,
@@ -90,46 +96,35 @@ def _audit_facts(entry: AuditEntry) -> dict[str, Any]:
     }
 
 
-def _readable(read: Callable[[], Any]) -> Any:
-    """A value that this process cannot read must not hide the run."""
-    try:
-        return read()
-    except CheckpointError as error:
-        return {"unreadable": str(error)}
-
-
 def _decoded(stored: bytes | None) -> Any:
-    return None if stored is None else _readable(lambda: codec.loads(stored))
+    return None if stored is None else readable(lambda: codec.loads(stored))
 
 
 @ledger_command(runs, "list", failed="the runs were not listed")
 @click.option("--status", type=click.Choice([str(status) for status in RunStatus]), help="Only runs that stand so.")
+@click.option("--agent", "of_agent", metavar="NAME", help="Only runs of this agent.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Show this many at the most.")
 @json_option
-def list_runs(target: Target, status: str | None, limit: int, *, as_json: bool) -> None:
+def list_runs(target: Target, status: str | None, of_agent: str | None, limit: int, *, as_json: bool) -> None:
     """List the newest runs.
+
+    In a pipe each run is one line with tabs between: run, agent, status, step, created at, what it waits for.
 
     Example: agent-tasks -A shop runs list --status needs_attention
     """
     wanted = None if status is None else RunStatus(status)
-    rows = target.read(lambda connection: target.listing.runs(connection, status=wanted, limit=limit))
+    found = target.read(lambda connection: target.listing.runs(connection, status=wanted, agent=of_agent, limit=limit))
     if as_json:
-        print_json(runs=[_run_facts(row) for row in rows])
+        print_json(runs=[_run_facts(row) for row in found])
+        return
+    rows = [
+        (row["run_id"], row["agent"], row["status"], row["next_step"], moment(row["created_at"]), waits_for(row))
+        for row in found
+    ]
+    if rows and is_terminal():
+        print_table(("RUN", "AGENT", "STATUS", "STEP", "CREATED", "WAITS FOR"), rows)
     elif rows:
-        print_table(
-            ("RUN", "AGENT", "STATUS", "STEP", "CREATED", "WAITS"),
-            [
-                (
-                    row["run_id"],
-                    row["agent"],
-                    row["status"],
-                    row["next_step"],
-                    moment(row["created_at"]),
-                    waits_for(row),
-                )
-                for row in rows
-            ],
-        )
+        print_lines(rows)
     else:
         click.echo("No such runs.", err=True)
 
@@ -140,7 +135,7 @@ def list_runs(target: Target, status: str | None, limit: int, *, as_json: bool) 
 def show_run(target: Target, run: str, *, as_json: bool) -> None:
     """Show a run: where it stands, its operations and what each is promised, its questions, who decided what.
 
-    RUN is a run id or its beginning.
+    RUN is a run id or its beginning. Long values are cut; --json has all of them.
 
     Example: agent-tasks -A shop runs show 3f2a
     """
@@ -148,27 +143,26 @@ def show_run(target: Target, run: str, *, as_json: bool) -> None:
     handle = RunHandle(target.runtime, run_id)
     row = target.read(lambda connection: target.runtime.runs.find(connection, run_id))
     ending = {"output": _decoded(row["output"]), "error": _decoded(row["error"])}
-    operations, items, audit = handle.operations(), handle.inbox(), handle.audit()
+    operations, audit = handle.operations(), handle.audit()
+    shown = questions(target, handle.inbox())
     if as_json:
         print_json(
             run={**_run_facts(row), **ending},
             operations=[_operation_facts(operation) for operation in operations],
-            inbox=[item_facts(item) for item in items],
+            inbox=[question.facts() for question in shown],
             audit=[_audit_facts(entry) for entry in audit],
         )
         return
-    print_facts(**_run_facts(row), **ending)
+    _print_run(_run_facts(row), **ending)
     if operations:
         click.echo("\noperations")
-        shown = ("operation_id", "seq", "tool", "effect", "status", "attempts", "promise", "after_crash")
-        print_table(
-            tuple(name.replace("_", " ").upper() for name in shown),
-            [[_operation_facts(operation)[name] for name in shown] for operation in operations],
-            indent="  ",
-        )
-    if items:
+    for number, operation in enumerate(operations):
+        if number:
+            click.echo()
+        _print_operation(operation)
+    if shown:
         click.echo("\nquestions")
-        print_items(items, indent="  ")
+        print_questions(shown, indent="  ")
     if audit:
         click.echo("\ndecisions")
         print_table(
@@ -176,3 +170,36 @@ def show_run(target: Target, run: str, *, as_json: bool) -> None:
             [tuple(_audit_facts(entry).values()) for entry in audit],
             indent="  ",
         )
+
+
+def _print_run(facts: dict[str, Any], output: Any, error: Any) -> None:
+    print_facts(
+        **facts,
+        output=one_line(output) if facts["status"] == RunStatus.SUCCEEDED else None,  # null is an output too
+        error=said_of(error) if error else None,
+    )
+    if error and error.get("traceback"):
+        click.echo("\ntraceback")
+        print_text(str(error["traceback"]), indent="  ")
+
+
+def _print_operation(operation: Operation) -> None:
+    facts = _operation_facts(operation)
+    has_result = operation.status is OperationStatus.SUCCEEDED and not operation.row["result_missing"]
+    is_open = operation.status in IN_DOUBT or operation.status is OperationStatus.PENDING
+    print_facts(
+        indent="  ",
+        operation=operation.operation_id,
+        tool=f"{operation.tool} ({operation.effect!s})",
+        status=operation.status,
+        seq=operation.seq,
+        requests=operation.attempts,
+        called_at=facts["started_at"],
+        args=facts["args"],
+        result=one_line(facts["result"]) if has_result else None,
+        error=said_of(facts["error"]) if facts["error"] else None,
+        said=readable(lambda: last_evidence(operation)),
+        external_id=operation.external_id,
+        promise=facts["promise"],
+        after_a_crash=facts["after_crash"] if is_open else None,
+    )

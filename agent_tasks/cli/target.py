@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from agent_tasks.cli.errors import AmbiguousId
+from agent_tasks.cli.errors import AmbiguousId, NoSuchLedgerFile
 from agent_tasks.config import Settings
+from agent_tasks.database import parse_url
 from agent_tasks.doorbell import InlineBell
 from agent_tasks.errors import ConfigurationError, InboxItemNotFound, RunNotFound
 from agent_tasks.integration import AppState
@@ -51,9 +51,24 @@ class Target:
             raise ConfigurationError("--table-prefix belongs to --url; an app says it with agent_table_prefix.")
         return Settings.of(self.app)
 
+    @property
+    def missing_file(self) -> str | None:
+        """The path of an SQLite ledger's file that is not there; a look would make it, and answer that all is well."""
+        url = parse_url(self.settings.database_url)
+        path = str(url.database)
+        if url.get_backend_name() != "sqlite" or path.startswith("file:") or Path(path).exists():
+            return None
+        return path
+
     @cached_property
     def runtime(self) -> Runtime:
-        """What the command works with."""
+        """What the command works with.
+
+        Raises:
+            NoSuchLedgerFile: there is none.
+        """
+        if self.missing_file is not None:
+            raise NoSuchLedgerFile(f"no such ledger file: {Path(self.missing_file).absolute()}")
         if self.url is None:
             return AppState.of(self.app).runtime
         # No broker is known, so nobody hears this bell: the sweeper of a worker finds the run that is queued.
@@ -101,10 +116,3 @@ def _only(noun: str, beginning: str, found: list[str]) -> str:
         more = " …" if len(found) == MAX_COMPLETIONS else ""
         raise AmbiguousId(f"{beginning!r} is the beginning of more than one {noun} id: {', '.join(found)}{more}")
     return found[0]
-
-
-def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that name a ledger without an app."""
-    prefix = click.option("--table-prefix", metavar="PREFIX", help="With --url: what its tables' names start with.")
-    url = click.option("--url", metavar="URL", help="The ledger's SQLAlchemy URL, instead of an app's setting.")
-    return url(prefix(function))

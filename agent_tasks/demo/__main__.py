@@ -1,12 +1,14 @@
 """The demo: kill workers at the worst moments, and see what the outside world got.
 
-Start it with ``make demo`` or ``python -m agent_tasks.demo [carts.json] [--json] [--seed N]``. It needs no server.
+Start it with ``make demo`` or ``python -m agent_tasks.demo [carts.json] [--json] [--seed N] [--keep DIR]``. It needs no
+server.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import shlex
 import shutil
 import signal
 import sys
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kills = plan_kills(len(carts), chance)
     progress = Progress()
     try:
-        with _workplace() as folder:
+        with _workplace(options.keep) as folder:
             progress.title(
                 f"Agent tasks: {len(carts)} carts, {len(kills)} kills, leases of {LEASE_SECONDS:g} s (default: 15 s)"
             )
@@ -62,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; all processes are stopped", file=sys.stderr)
         return _INTERRUPTED
-    return _conclude(Report(carts, kills, durable, plain), as_json=options.json)
+    return _conclude(Report(carts, kills, durable, plain), options.keep, as_json=options.json)
 
 
 def plan_kills(carts: int, chance: random.Random) -> list[Kill]:
@@ -88,25 +90,46 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("carts", nargs="?", type=Path, default=BUILT_IN_CARTS, help="JSON file of carts to buy")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else")
     parser.add_argument("--seed", type=int, default=None, help="makes the order of carts and kills the same each time")
+    parser.add_argument("--keep", type=_empty_folder, metavar="DIR", help="keep ledgers and logs in this new folder")
     return parser
 
 
+def _empty_folder(path: str) -> Path:
+    folder = Path(path).resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(folder.iterdir())
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{folder} cannot be used: {error.strerror}.") from error
+    if not is_empty:
+        raise argparse.ArgumentTypeError(f"must be a new or an empty folder, got {folder}, which holds something.")
+    return folder
+
+
 @contextmanager
-def _workplace() -> Iterator[Path]:
-    """A temporary folder, kept after an error for whoever wants to know why; SIGTERM ends the demo as Ctrl-C does."""
+def _workplace(keep: Path | None) -> Iterator[Path]:
+    """The folder to keep; or a temporary one, kept after an error for whoever wants to know why.
+
+    SIGTERM ends the demo as Ctrl-C does.
+    """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    folder = Path(tempfile.mkdtemp(prefix="agent-demo-"))
+    folder = keep or Path(tempfile.mkdtemp(prefix="agent-demo-"))
     try:
         yield folder
     except (ProcessEnded, Unfinished):
         print(f"logs and ledgers are kept in {folder}", file=sys.stderr)
         raise
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        _tidy(folder, keep)
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
-    shutil.rmtree(folder, ignore_errors=True)
+    _tidy(folder, keep)
+
+
+def _tidy(folder: Path, keep: Path | None) -> None:
+    if keep is None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _made(folder: Path) -> Path:
@@ -114,14 +137,21 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _conclude(report: Report, *, as_json: bool) -> int:
+def _conclude(report: Report, keep: Path | None, *, as_json: bool) -> int:
     # With --json stdout is for the object alone, and people still get their table.
-    print(f"\n{report.table()}", file=sys.stderr if as_json else sys.stdout)
+    print(f"\n{report.table()}\n\n{_afterwards(keep)}", file=sys.stderr if as_json else sys.stdout)
     if as_json:
         print(report.json())
     for fault in report.faults:
         print(f"error: {fault}", file=sys.stderr)
     return _NOT_KEPT if report.faults else 0
+
+
+def _afterwards(keep: Path | None) -> str:
+    if keep is None:
+        return "With --keep DIR the ledger stays, and `agent-tasks runs list` can show its runs."
+    url = shlex.quote(f"sqlite:///{keep / 'durable' / 'agent.db'}")
+    return f"Everything is kept in {keep}. See the runs with\n  agent-tasks runs list --url {url}"
 
 
 if __name__ == "__main__":

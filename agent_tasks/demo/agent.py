@@ -8,6 +8,7 @@ worker is ``celery -A agent_tasks.demo.agent worker``.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -88,11 +89,14 @@ def settings(environ: Mapping[str, str]) -> dict[str, Any]:
 
 app = Celery("orders", config_source=settings(os.environ))
 keep_journal(os.environ)
+_logger = logging.getLogger(__name__)
 
 
 @tool(effect="keyed", key_lifetime=timedelta(hours=24), timeout=_CALL, refused=_REFUSED, bind=True)
 def create_order(operation: Operation, cart: Cart) -> dict[str, Any]:
     """Order a cart; the shop gives the same order for the same key."""
+    if operation.attempts > 1:
+        _tell(operation, "create_order is sent again with the same key: the shop makes one order of it")
     made = _vendor().create_order(cart, key=operation.idempotency_key, seconds=operation.remaining())
     strike(cart["id"], "create_order")
     return made
@@ -101,6 +105,8 @@ def create_order(operation: Operation, cart: Cart) -> dict[str, Any]:
 @tool(effect="probed", timeout=_CALL, settle=_SETTLE, visible_after=_AT_ONCE, refused=_REFUSED, bind=True)
 def charge(operation: Operation, order: dict[str, Any]) -> dict[str, Any]:
     """Charge an order; the bank charges again if it is asked again, and knows the reference of each charge."""
+    if operation.attempts > 1:
+        _tell(operation, "charge is sent now, since it is known not to have happened")
     charged = _vendor().charge(order, reference=operation.operation_id, seconds=operation.remaining())
     strike(order["cart"], "charge")
     return charged
@@ -110,12 +116,18 @@ def charge(operation: Operation, order: dict[str, Any]) -> dict[str, Any]:
 def charge_outcome(operation: Operation) -> Answer:
     """Ask the bank whether a charge with this reference happened."""
     found = _vendor().charges(operation.operation_id, seconds=_CALL.total_seconds())
-    return Happened(found[0], external_id=found[0]["id"]) if found else NotHappened()
+    if not found:
+        _tell(operation, "asked the shop: charge did not happen")
+        return NotHappened()
+    _tell(operation, f"asked the shop: charge happened ({found[0]['id']}), its result is reused")
+    return Happened(found[0], external_id=found[0]["id"])
 
 
 @tool(effect="manual", timeout=_CALL, settle=_SETTLE, refused=_REFUSED, bind=True)
 def send_mail(operation: Operation, cart: Cart, order_id: str) -> dict[str, Any]:
     """Mail the receipt; nobody but a person who reads the mail server's log can tell whether it went out."""
+    if operation.attempts > 1:
+        _tell(operation, "send_mail is sent now, since the operator said that it had not happened")
     sent = _vendor().send_mail(cart, order_id, seconds=operation.remaining())
     strike(cart["id"], "send_mail")
     return sent
@@ -167,3 +179,10 @@ def worker_command(name: str, concurrency: int = 2) -> list[str]:
 
 def _vendor() -> Vendor:
     return Vendor(os.environ[SHOP_VARIABLE])
+
+
+def _tell(operation: Operation, said: str) -> None:
+    """Write into the journal what the demo shows of a call."""
+    _logger.info(
+        "run %s: %s", operation.run_id, said, extra={"action": "told", "run_id": operation.run_id, "said": said}
+    )

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,17 +52,28 @@ def buy_plainly(carts: Sequence[Cart], kills: Sequence[Kill], folder: Path, prog
     (folder / "carts.json").write_text(json.dumps(carts), encoding="utf-8")
     with open_shop(folder) as (url, vendor):
         environ = plain.environment(folder, url, kills=folder / "kills.json")
+        progress.say(f"{len(carts)} chains of tasks are placed; two workers start")
         with Fleet(lambda name: plain.worker_command(name=name), environ, folder) as fleet:
-            unfinished = _place_and_wait(environ, folder, fleet, plan, progress)
-        for cart in unfinished:
-            progress.say("never came to its end", cart)
-        return Compared(plan.carried_out(), tally(vendor.ledger(), carts))
+
+            def tell() -> None:
+                carried_out = plan.carried_out()  # read first: what was killed in a call is in the ledger then
+                progress.effects(vendor.ledger())
+                progress.kills(carried_out)
+                for name in fleet.tend():
+                    progress.say(f"{name} is started again")
+                progress.waits(lambda: _awaited(tally(vendor.ledger(), carts), len(carts)))
+
+            unfinished = _place_and_wait(environ, folder, tell)
+            progress.say("the queue is empty and no worker holds a task; the workers are stopped")
+        effects = vendor.ledger()
+        for cart in carts:
+            if cart["id"] in unfinished:
+                progress.say(f"never came to its end: {_missing(tally(effects, [cart]))}", cart["id"])
+        return Compared(plan.carried_out(), tally(effects, carts))
 
 
-def _place_and_wait(
-    environ: dict[str, str], folder: Path, fleet: Fleet, plan: KillPlan, progress: Progress
-) -> list[str]:
-    """Place the orders and tend the workers until nothing is left to run; the carts that did not come to their end."""
+def _place_and_wait(environ: dict[str, str], folder: Path, tell: Callable[[], None]) -> list[str]:
+    """Place the orders and tell what happens until nothing is left to run; the carts that did not come to their end."""
     command = [sys.executable, "-m", "agent_tasks.demo.plain", str(folder / "carts.json")]
     log = folder / "placing.log"
     with (
@@ -73,16 +84,29 @@ def _place_and_wait(
     ):
         try:
             while placing.poll() is None:
-                progress.kills(plan.carried_out())
-                for name in fleet.tend():
-                    progress.say(f"{name} is started again")
+                tell()
                 time.sleep(_LOOK_SECONDS)
         finally:
             placing.kill()
-        progress.kills(plan.carried_out())
+        tell()
         assert placing.stdout is not None
         said = placing.stdout.read()
     if placing.returncode != 0:
         raise ProcessEnded(f"placing the orders ended with exit code {placing.returncode}:\n{log.read_text()[-2000:]}")
     unfinished: list[str] = json.loads(said)["unfinished"]
     return unfinished
+
+
+def _awaited(world: Tally, carts: int) -> str:
+    return (
+        "until the queue is empty and no worker holds a task; so far "
+        f"{carts - world.orders.none} carts are ordered, {carts - world.charges.none} charged, "
+        f"{carts - world.emails.none} mailed, of {carts}"
+    )
+
+
+def _missing(world: Tally) -> str:
+    """What one cart lacks, in words."""
+    lacks = {"order": world.orders, "charge": world.charges, "e-mail": world.emails}
+    missing = [f"no {name}" for name, share in lacks.items() if share.none]
+    return ", ".join(missing) or "all of it happened, and nobody recorded the e-mail"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from agent_tasks.demo.agent import app, order, settings, worker_command
@@ -27,6 +29,11 @@ __all__ = ["Durable", "Unfinished", "buy_durably"]
 _SECONDS_A_CART, _SECONDS = 5.0, 120.0
 #: Pause between two looks, in seconds.
 _LOOK_SECONDS = 0.05
+#: What runs wait for that say nothing about it themselves.
+_AWAITED = {
+    RunStatus.QUEUED: "for a worker that takes it",
+    RunStatus.RUNNING: "for its worker, or for the end of the lease if that is dead",
+}
 
 
 class Unfinished(RuntimeError):
@@ -70,8 +77,10 @@ def buy_durably(carts: Sequence[Cart], kills: Sequence[Kill], folder: Path, prog
         environ[JOURNAL_VARIABLE] = str(folder / "journal.jsonl")
         app.conf.update(settings(environ))
         runs = {cart["id"]: order.enqueue({"cart": cart}) for cart in carts}
+        progress.say(f"{len(runs)} runs are in the ledger; two workers start")
         with Fleet(worker_command, environ, folder) as fleet:
             _watch(runs, fleet, plan, journal, vendor, progress)
+            progress.say("all runs have ended; the workers are stopped")
         carried_out = plan.carried_out()
         return Durable(
             succeeded=sum(run.status is RunStatus.SUCCEEDED for run in runs.values()),
@@ -96,7 +105,7 @@ def _watch(
     left = set(runs)
     while True:
         ended = {cart: status for cart in left if (status := runs[cart].status) in FINISHED}
-        progress.steps(journal.new_entries(), carts)
+        progress.steps(journal.new_entries(), carts, lambda run_id: _why(runs[carts[run_id]]))
         progress.kills(plan.carried_out())
         for cart, status in ended.items():
             progress.say(f"the run {status}", cart)
@@ -106,6 +115,7 @@ def _watch(
         for name in fleet.tend():
             progress.say(f"{name} is started again")
         progress.answers(operator.answer_all(), carts)
+        progress.waits(partial(_awaited, [runs[cart] for cart in left]))
         if time.monotonic() > deadline:
             raise Unfinished(_what_hangs(runs))
         time.sleep(_LOOK_SECONDS)
@@ -114,6 +124,22 @@ def _watch(
 def _recovery_seconds(kills: Sequence[CarriedOut], journal: Journal, runs: dict[str, RunHandle]) -> list[float]:
     resumed = [(done.at, journal.resumed_at(runs[done.cart].run_id, done.at)) for done in kills]
     return [round((at - killed_at) / 1e6, 2) for killed_at, at in resumed if at is not None]
+
+
+def _why(run: RunHandle) -> str | None:
+    """Why a step was left before its end; None if its run has gone on meanwhile."""
+    status, reason = run.status, run.waiting_for  # two looks: the run may go on between them
+    if reason is None:
+        return None
+    if status is RunStatus.NEEDS_ATTENTION:
+        return f"asks the operator: {reason}"
+    return f"waits {reason}" if status is RunStatus.WAITING else None
+
+
+def _awaited(left: Iterable[RunHandle]) -> str:
+    """What the runs that have not ended wait for, in words."""
+    reasons = Counter(run.waiting_for or _AWAITED.get(run.status, "for a worker") for run in left)
+    return "; ".join(f"{reason} ({count} run{'s'[: count > 1]})" for reason, count in reasons.items())
 
 
 def _what_hangs(runs: dict[str, RunHandle]) -> str:

@@ -12,7 +12,7 @@ __all__ = ["JOURNAL_VARIABLE", "Journal", "JournalEntry", "keep_journal"]
 
 #: The environment variable that names the file; unset means that nothing is written.
 JOURNAL_VARIABLE = "AGENT_DEMO_JOURNAL"
-_FIELDS = ("action", "run_id", "step", "attempt")
+_FIELDS = ("action", "run_id", "step", "attempt", "said")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,13 @@ class JournalEntry:
     """One thing that a worker did with a run.
 
     Attributes:
-        action: what it did, in the engine's word: ``step_begun``, ``child_died``, ``lease_taken_over`` …
+        action: what it did, in the engine's word: ``step_begun``, ``child_died``, ``lease_taken_over`` …; or ``told``
+            where a tool of the demo has something to say.
         run_id: of the run.
         step: of the run, where the action is about one.
         attempt: number of the attempt at that step.
         at: microseconds since 1970, UTC.
+        said: what a tool of the demo says.
     """
 
     action: str
@@ -32,6 +34,7 @@ class JournalEntry:
     at: int
     step: str | None = None
     attempt: int | None = None
+    said: str | None = None
 
 
 def keep_journal(environ: Mapping[str, str]) -> None:

@@ -1,57 +1,90 @@
-"""What a shop's ledger says in the end: how often each effect happened, how many were doubled, how many are missing."""
+"""What a shop's ledger says in the end: for each kind of effect, how many carts got one, got more, or got none."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TypedDict
+from dataclasses import dataclass
 
 from agent_tasks.demo.carts import Cart
 from agent_tasks.demo.shop_ledger import Effect
 
-__all__ = ["Tally", "tally"]
+__all__ = ["Share", "Tally", "cart_of", "tally"]
 
-_KINDS = ("order", "charge", "mail")
+_KINDS = ("order", "charge", "mail")  # in the order of the fields of a tally
 
 
-class Tally(TypedDict):
-    """Counts of effects, and of what went wrong with them."""
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How one kind of effect came to the carts; ``once``, ``more`` and ``none`` add up to their number.
 
-    orders: int
-    charges: int
-    emails: int
-    doubled: int  # effects beyond the first of their kind for one cart
-    lost: int  # carts without an order, a charge or an e-mail
+    Attributes:
+        effects: that happened, each repetition counted.
+        once: carts that got exactly one.
+        more: carts that got more than one.
+        none: carts that got none.
+    """
+
+    effects: int
+    once: int
+    more: int
+    none: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The shares of all kinds of effects."""
+
+    orders: Share
+    charges: Share
+    emails: Share
+
+    @property
+    def doubled(self) -> int:
+        """How many pairs of a cart and a kind happened more than once."""
+        return self.orders.more + self.charges.more + self.emails.more
+
+    @property
+    def lost(self) -> int:
+        """How many pairs of a cart and a kind never happened."""
+        return self.orders.none + self.charges.none + self.emails.none
 
 
 def tally(effects: Iterable[Effect], carts: Iterable[Cart]) -> Tally:
     """Count what really happened.
 
     Args:
-        effects: The rows of the shop's ledger.
+        effects: The rows of the shop's ledger; nothing else is believed.
         carts: All the carts that were to be bought.
 
     Returns:
-        The counts; nothing but the ledger is believed.
+        The shares. An effect that belongs to none of the carts stands for a cart of its own, so that it is seen.
 
     Example:
-        >>> tally([], [])
-        {'orders': 0, 'charges': 0, 'emails': 0, 'doubled': 0, 'lost': 0}
+        >>> tally([], []).charges
+        Share(effects=0, once=0, more=0, none=0)
     """
     rows = list(effects)
-    cart_of = {row["id"]: row["body"]["cart"] for row in rows if row["kind"] == "order"}
-    # Charges and mails name their order; one that names an order which the shop does not know stands for itself.
-    happened = Counter((row["kind"], _cart(row, cart_of)) for row in rows)
-    kinds = Counter(row["kind"] for row in rows)
-    return {
-        "orders": kinds["order"],
-        "charges": kinds["charge"],
-        "emails": kinds["mail"],
-        "doubled": sum(count - 1 for count in happened.values()),
-        "lost": sum(any((kind, cart["id"]) not in happened for kind in _KINDS) for cart in carts),
-    }
+    wanted = [cart["id"] for cart in carts]
+    owner = cart_of(rows)
+    happened = {kind: Counter(owner[row["id"]] for row in rows if row["kind"] == kind) for kind in _KINDS}
+    return Tally(*(_share(happened[kind], wanted) for kind in _KINDS))
 
 
-def _cart(row: Effect, cart_of: dict[str, str]) -> str:
-    order_id: str = row["id"] if row["kind"] == "order" else row["body"]["order"]
-    return cart_of.get(order_id, order_id)
+def cart_of(effects: Iterable[Effect]) -> dict[str, str]:
+    """For each effect's id, the id of its cart; of its order where the shop does not know that."""
+    owner: dict[str, str] = {}
+    for row in effects:  # oldest first: an order comes before what names it
+        body = row["body"]
+        owner[row["id"]] = body["cart"] if row["kind"] == "order" else owner.get(body["order"], body["order"])
+    return owner
+
+
+def _share(happened: Counter[str], wanted: Iterable[str]) -> Share:
+    counts = [happened[cart] for cart in {*wanted, *happened}]
+    return Share(
+        effects=sum(counts),
+        once=sum(count == 1 for count in counts),
+        more=sum(count > 1 for count in counts),
+        none=counts.count(0),
+    )

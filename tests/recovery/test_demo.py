@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -61,8 +62,37 @@ def test_every_cart_is_bought_exactly_once_although_its_workers_are_killed(tmp_p
     plain = said["plain_celery"]
     assert set(plain) == {"orders", "charges", "emails", "doubled", "lost"}
     assert plain["doubled"] + plain["lost"] > 0
+    assert "asked the shop: charge happened" in stderr
     wait_until(lambda: not processes_of(tmp_path), "all its processes are gone")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.serves(ledger="sqlite", broker="filesystem", pool="prefork")
+def test_one_cart_is_fewer_than_the_kills_and_its_kept_ledger_can_be_looked_at(tmp_path):
+    carts, kept = tmp_path / "carts.json", tmp_path / "kept"
+    carts.write_text(json.dumps(load_carts()[:1]), encoding="utf-8")
+    demo = start_demo(tmp_path, str(carts), "--seed", "7", "--keep", str(kept))
+    stdout, stderr = demo.communicate()
+    assert demo.returncode == 0, stderr
+
+    command = next(line for line in stdout.splitlines() if "runs list --url" in line)
+    assert f"sqlite:///{kept}" in command
+    program = "from agent_tasks.cli import main; main()"
+    listed = subprocess.run(
+        [sys.executable, "-c", program, *shlex.split(command)[1:], "--json"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert [run["status"] for run in json.loads(listed.stdout)["runs"]] == ["succeeded"]
+
+
+def test_a_folder_that_holds_something_is_not_kept_in(tmp_path):
+    (tmp_path / "mine").touch()
+    demo = start_demo(tmp_path, "--keep", str(tmp_path))
+    _, stderr = demo.communicate()
+    assert demo.returncode == 2
+    assert "argument --keep: must be a new or an empty folder" in stderr
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])

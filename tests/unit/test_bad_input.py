@@ -118,6 +118,14 @@ def plain_function(here: OneProcess) -> object:
     return here.agent(charge)
 
 
+def bare_tool(here: OneProcess) -> object:
+    @tool
+    def charge(cents: int) -> None:
+        here.requests.append(cents)
+
+    return charge
+
+
 # -- settings -----------------------------------------------------------------------------------------------------------
 
 
@@ -213,6 +221,59 @@ def unknown_step(here: OneProcess) -> object:
     return here.run(agent).get(timeout=0)
 
 
+def returning(returned: Any) -> Callable[[OneProcess], object]:
+    """Run an agent whose first step returns this; its other steps are pay and look-up, a function of another name."""
+
+    def act(here: OneProcess) -> object:
+        def look_up(_state: Any) -> Any: ...
+
+        def pay(_state: Any) -> Any: ...
+
+        agent = here.agent(create=lambda _state: returned, pay=pay, **{"look-up": look_up})
+        return here.run(agent).get(timeout=0)
+
+    return act
+
+
+def calls_unlisted(here: OneProcess) -> object:
+    return here.run(here.agent(create=lambda _state: done(charging(here)(100)))).get(timeout=0)
+
+
+def calls_unlisted_read(here: OneProcess) -> object:
+    price = tool(effect="read", record=False, name="price")(lambda: here.requests.append("price"))
+    return here.run(here.agent(create=lambda _state: done(price()))).get(timeout=0)
+
+
+def calls_another_of_the_name(here: OneProcess) -> object:
+    listed = charging(here)
+    return here.run(here.agent(listed, create=lambda _state: done(charging(here)(100)))).get(timeout=0)
+
+
+def calls_unlisted_in_a_body(here: OneProcess) -> object:
+    inner = charging(here)
+    outer = tool(effect="read", name="outer")(lambda: inner(100))
+    run = here.run(here.agent(outer, create=lambda _state: done(outer())))
+    assert [str(operation.status) for operation in run.operations()] == ["failed"]
+    return run.get(timeout=0)
+
+
+def state_deep_in_the_output(here: OneProcess) -> object:
+    return here.run(here.agent(create=lambda state: done({"all": [state]}))).get(timeout=0)
+
+
+def state_as_argument(here: OneProcess) -> object:
+    charge = charging(here)
+    return here.run(here.agent(charge, create=lambda state: done(charge(state)))).get(timeout=0)
+
+
+def task_of_a_step(call: Callable[[Any], object]) -> Callable[[OneProcess], object]:
+    def act(here: OneProcess) -> object:
+        here.agent(create=lambda _state: done())
+        return call(here.app.tasks["order.create"])
+
+    return act
+
+
 def step_of_another_agent(here: OneProcess) -> object:
     other = here.agent(name="invoice", send=lambda _state: done())
     agent = here.agent(create=lambda _state: other.steps["send"])
@@ -273,6 +334,15 @@ CASES = [
     # tools
     Case(
         "a tool without effect", declared(), UnguardedTool, r"tool 'charge' has no effect=: .* one of read, repeatable"
+    ),
+    Case(
+        "a tool without parentheses", bare_tool, UnguardedTool, r"tool 'charge' has no effect=: .* one of read, repeat"
+    ),
+    Case(
+        "a tool declared with its function",
+        lambda _here: tool(print, effect="read"),
+        TypeError,
+        r"returns a decorator: write tool\(effect=…\)\(function\)",
     ),
     Case(
         "an effect with a typing error", declared(effect="keyd"), UnguardedTool, r"got 'keyd'\. Did you mean 'keyed'\?"
@@ -470,6 +540,97 @@ CASES = [
         **FAILED,
     ),
     Case(
+        "a step by its name",
+        returning("pay"),
+        RunFailed,
+        r"step 'create' returned the name 'pay'; return the function itself: return pay\.$",
+        **FAILED,
+    ),
+    Case(
+        "a step by its name, whose function has another",
+        returning("look-up"),
+        RunFailed,
+        r"returned the name 'look-up'; return the function itself: return look_up\.$",
+        **FAILED,
+    ),
+    Case(
+        "a step by its name with a typing error",
+        returning("pya"),
+        RunFailed,
+        r"returned 'pya', which is no step\. Did you mean 'pay'\? Return the function itself: return pay\.$",
+        **FAILED,
+    ),
+    Case(
+        "no outcome at all",
+        returning(None),
+        RunFailed,
+        r"BadOutcome: run 'run-1': step 'create' returned nothing; end it with return done\(…\), return fail\(…\) or the next",
+        **FAILED,
+    ),
+    Case(
+        "a tool that its agent does not list",
+        calls_unlisted,
+        RunFailed,
+        r"UnguardedTool: run 'run-1': tool 'charge' was called in step 'create' and is not in its agent's tools=\. "
+        r"Nothing was sent; add it to tools= of agent 'order'",
+        **FAILED,
+    ),
+    Case(
+        "a read that its agent does not list",
+        calls_unlisted_read,
+        RunFailed,
+        r"tool 'price' was called in step 'create' and is not in its agent's tools=",
+        **FAILED,
+    ),
+    Case(
+        "another tool of a listed name",
+        calls_another_of_the_name,
+        RunFailed,
+        r"tool 'charge' was called in step 'create' and is another tool than the one of this name in tools= of agent",
+        **FAILED,
+    ),
+    Case(
+        "an unlisted tool in the body of a listed one",
+        calls_unlisted_in_a_body,
+        RunFailed,
+        r"tool 'charge' .* is not in its agent's tools=",
+        written={**RUN_ONLY, "agent_operations": 1},
+        run_status="failed",
+        operations=["failed"],
+    ),
+    Case(
+        "a state deep in the output",
+        state_deep_in_the_output,
+        RunFailed,
+        r"\['all'\]\[0\] cannot be stored: a StepState has no stored form; use dict\(…\) of it",
+        **FAILED,
+    ),
+    Case(
+        "a state as an argument",
+        state_as_argument,
+        RunFailed,
+        r"nothing was sent: .* a StepState has no stored form; use dict\(…\) of it",
+        **FAILED,
+    ),
+    Case(
+        "a step's task called with delay",
+        task_of_a_step(lambda task: task.delay({"cart": 1})),
+        AgentTasksError,
+        r"step task 'order\.create' cannot be called by delay\(\) .* start a run with order\.enqueue\(…\)",
+    ),
+    Case(
+        "a step's task called with apply_async",
+        task_of_a_step(lambda task: task.apply_async(("run-1", 1), countdown=5)),
+        AgentTasksError,
+        r"Nothing was sent; start a run with order\.enqueue\(…\)",
+    ),
+    Case(
+        "a step's task called by its signature",
+        task_of_a_step(lambda task: task.s("run-1", 1).apply_async()),
+        AgentTasksError,
+        r"Nothing was sent; start a run with order\.enqueue\(…\)",
+    ),
+    Case(
         "an output that cannot be stored",
         stepping(lambda _here: done(object())),
         RunFailed,
@@ -494,7 +655,7 @@ CASES = [
         "a result that cannot be stored",
         result_not_storable,
         RunUnfinished,
-        r"is needs_attention .* it waits the result of charge could not be stored",
+        r"is needs_attention, it waits: the result of charge could not be stored",
         operations=["succeeded"],
         questions=["result"],
         **PARKED,

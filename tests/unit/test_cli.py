@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,8 +15,8 @@ import pytest
 from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 
-from agent_tasks import InboxItem
-from agent_tasks.cli import agent, db, exit_codes
+from agent_tasks import InboxItem, done, fail
+from agent_tasks.cli import agent, db, exit_codes, inbox, runs
 from agent_tasks.cli.output import print_table
 from agent_tasks.promises import PROMISES
 from agent_tasks.states import Effect
@@ -67,6 +68,70 @@ def test_the_list_shows_each_question_with_its_replies(here: OneProcess, questio
     assert cells[:2] == [item.item_id, "run-1"]
     assert cells[2].startswith(f"{question}: ")
     assert cells[3] == "|".join(item.replies)
+    assert len(cells) == 10
+    assert [command.split()[4] for command in cells[9].split(" | ")] == list(item.replies)
+
+
+def test_a_question_says_what_was_called_when_what_was_said_and_how_to_answer(here: OneProcess) -> None:
+    item = questions.unknown(here).item
+    cells = run(here, "inbox", "list").stdout.rstrip("\n").split("\t")
+    assert cells[5:7] == ["mail", '{"to": "kim@example.com"}']
+    assert cells[4] > cells[7] > "20"  # asked after it was called
+    assert "TimeoutError: no answer" in cells[8]
+    assert cells[9] == (
+        f"agent-tasks inbox resolve {item.item_id} happened --result JSON --why WHY | "
+        f"agent-tasks inbox resolve {item.item_id} did-not-happen --why WHY"
+    )
+
+
+def test_a_question_about_other_arguments_shows_both_and_the_recorded_result(small: OneProcess) -> None:
+    questions.conflict(small)
+    cells = run(small, "inbox", "list").stdout.split("\t")
+    assert cells[6] == '{"recorded": {"cents": 100}, "asked": {"cents": 200}}'
+    assert cells[8] == "it succeeded, with the result 100"
+
+
+def test_a_question_about_crashes_says_how_often(small: OneProcess) -> None:
+    questions.crashes(small)
+    assert "\tstep pay lost its worker 3 times\t" in run(small, "inbox", "list").stdout
+
+
+def test_a_question_after_a_crash_says_that_nothing_was_recorded(small: OneProcess) -> None:
+    questions.unknown(small)
+    with small.runtime.engine.connect() as connection, connection.begin():
+        connection.execute(small.runtime.tables.operations.update().values(evidence=None))
+    assert "no outcome was recorded since the call began" in run(small, "inbox", "list").stdout
+
+
+@pytest.mark.parametrize("question", STOPS)
+def test_on_a_terminal_a_question_has_labels_and_ready_commands(
+    small: OneProcess, question: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item = STOPS[question](small).item
+    monkeypatch.setattr(inbox, "is_terminal", lambda: True)
+    lines = run(small, "inbox", "list").stdout.splitlines()
+    assert lines[0].split(maxsplit=2)[:2] == ["question:", f"{question}:"]
+    assert lines[1].split() == ["item:", item.item_id]
+    assert any(line.startswith("said:") for line in lines)
+    answers = lines[lines.index("answer with one of:") + 1 :]
+    assert [line.split()[:5] for line in answers] == [
+        ["agent-tasks", "inbox", "resolve", item.item_id, reply] for reply in item.replies
+    ]
+
+
+def test_the_commands_that_answer_name_the_ledger_as_it_was_named(small: OneProcess) -> None:
+    item = questions.crashes(small).item
+    shown = run_by_url(small, "inbox", "list")
+    assert f"\tagent-tasks --url {small.url} inbox resolve {item.item_id} retry --why WHY | " in shown.stdout
+
+
+def test_a_command_that_was_shown_answers_the_question(small: OneProcess) -> None:
+    stopped = questions.unknown(small)
+    (item,) = json.loads(run(small, "inbox", "list", "--json").stdout)["items"]
+    program, *arguments = item["commands"][1].split()
+    assert program == "agent-tasks"
+    assert run(small, *arguments).exit_code == 0
+    assert stopped.run.inbox() == []
 
 
 def test_the_list_as_json_is_one_object_and_nothing_else(here: OneProcess) -> None:
@@ -84,6 +149,12 @@ def test_the_list_as_json_is_one_object_and_nothing_else(here: OneProcess) -> No
                 "replies": ["happened", "did-not-happen"],
                 "opened_at": json.loads(shown.stdout)["items"][0]["opened_at"],
                 "detail": {"tool": "mail", "args": {"to": "kim@example.com"}},
+                "called_at": json.loads(shown.stdout)["items"][0]["called_at"],
+                "said": "TimeoutError: no answer",
+                "commands": [
+                    f"agent-tasks inbox resolve {item.item_id} happened --result JSON --why WHY",
+                    f"agent-tasks inbox resolve {item.item_id} did-not-happen --why WHY",
+                ],
             }
         ],
     }
@@ -134,18 +205,40 @@ def test_an_answer_as_json_is_one_object(small: OneProcess) -> None:
 
 def test_an_answer_by_url_says_that_no_doorbell_was_rung(here: OneProcess) -> None:
     stopped = questions.unknown(here)
-    shown = run_by_url(here, "inbox", "resolve", stopped.item.item_id, "happened", "--why", "it is in the log")
+    shown = run_by_url(here, "inbox", "resolve", stopped.item.item_id, "did-not-happen", "--why", "no trace")
     assert shown.exit_code == 0
     assert shown.stdout.endswith("run run-1 is queued\n")
     assert "No doorbell was rung" in shown.stderr
     here.later(stopped.agent, here.runtime.settings.ring_again_seconds + 1)
+    assert stopped.run.get(timeout=0) == "sent"
+
+
+@pytest.mark.parametrize("question", ["unknown", "result"])
+def test_happened_insists_on_a_result_or_on_none(here: OneProcess, question: str) -> None:
+    stopped = STOPS[question](here)
+    before = here.counts()
+    shown = answered(stopped, "happened", "--why", "it is in the log")
+    assert (shown.exit_code, shown.stdout) == (exit_codes.USAGE, "")
+    assert "null if you give nothing: say --result JSON" in " ".join(shown.stderr.split())
+    assert here.counts() == before
+    shown = answered(stopped, "happened", "--why", "it is in the log", "--no-result")
+    assert (shown.exit_code, shown.stderr) == (0, "The step gets null as the tool's result.\n")
+    here.work(stopped.agent)
     assert stopped.run.get(timeout=0) is None
+
+
+def test_a_result_and_no_result_contradict_each_other(small: OneProcess) -> None:
+    stopped = questions.unknown(small)
+    shown = answered(stopped, "happened", "--why", "x", "--result", "1", "--no-result")
+    assert shown.exit_code == exit_codes.USAGE
+    assert "contradict each other" in shown.stderr
+    assert len(stopped.run.inbox()) == 1
 
 
 def test_you_decide_unless_you_say_who(small: OneProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(getpass, "getuser", lambda: "robin")
     stopped = questions.unknown(small)
-    answered(stopped, "happened", "--why", "it is in the log")
+    answered(stopped, "happened", "--why", "it is in the log", "--no-result")
     assert [entry.who for entry in stopped.run.audit()] == ["robin"]
 
 
@@ -154,14 +247,14 @@ def test_a_user_without_a_name_has_to_say_who(small: OneProcess, monkeypatch: py
         raise KeyError("uid 12345")
 
     monkeypatch.setattr(getpass, "getuser", nobody)
-    shown = answered(questions.unknown(small), "happened", "--why", "it is in the log")
+    shown = answered(questions.unknown(small), "did-not-happen", "--why", "no trace of it")
     assert shown.exit_code == exit_codes.USAGE
     assert "say who decides with --who" in shown.stderr
 
 
 def test_the_beginning_of_an_item_id_is_enough(small: OneProcess) -> None:
     stopped = questions.unknown(small)
-    shown = run(small, "inbox", "resolve", stopped.item.item_id[:6], "happened", "--why", "it is in the log")
+    shown = run(small, "inbox", "resolve", stopped.item.item_id[:6], "did-not-happen", "--why", "no trace")
     assert shown.exit_code == 0
 
 
@@ -192,7 +285,7 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
         exit_codes.NOT_FOUND,
         r"""Error: the answer was not recorded.
   why:  no inbox item's id begins with 'q_nothing' in this ledger.
-  next: agent-tasks -A yourapp inbox list
+  next: agent-tasks inbox list
 """,
     ),
     "an empty id": (
@@ -217,7 +310,7 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
         "Missing option '--why'",
     ),
     "an empty reason": (
-        lambda here: ("inbox", "resolve", item_of(here).item_id, "happened", "--why", " "),
+        lambda here: ("inbox", "resolve", item_of(here).item_id, "did-not-happen", "--why", " "),
         exit_codes.STATE,
         "why must be a text of 1 to 4000 characters",
     ),
@@ -258,7 +351,7 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "tables with another prefix": (
         lambda here: ("runs", "list", "--url", here.url, "--table-prefix", "other_"),
         exit_codes.STATE,
-        "next: agent-tasks -A yourapp db upgrade",
+        "--table-prefix other_ db upgrade",
     ),
 }
 
@@ -303,11 +396,18 @@ def test_a_run_shows_what_it_waits_for_its_operations_and_its_questions(here: On
     assert shown.exit_code == 0
     (operation,) = stopped.run.operations()
     for words in (
-        "status      needs_attention",
-        "waits for   for a person: did mail happen?",
-        "step        send",
-        f"{operation.operation_id}\t1\tmail\tmanual\tunknown\t1\tat most once, within the limits\ta person decides",
-        f"{stopped.item.item_id}\trun-1\tunknown: did it happen?",
+        "status:      needs_attention",
+        "waits for:   a person: did mail happen?",
+        "step:        send",
+        f"  operation:      {operation.operation_id}",
+        "  tool:           mail (manual)",
+        "  status:         unknown",
+        '  args:           {"to": "kim@example.com"}',
+        "  promise:        at most once, within the limits",
+        "  after a crash:  a person decides",
+        "  question:   unknown: did it happen?",
+        f"  item:       {stopped.item.item_id}",
+        f"inbox resolve {stopped.item.item_id} did-not-happen --why WHY",
     ):
         assert words in shown.stdout
     assert "decisions" not in shown.stdout
@@ -318,8 +418,53 @@ def test_a_run_shows_who_decided_what(here: OneProcess) -> None:
     (operation,) = stopped.run.operations()
     stopped.answer("happened", "by hand")
     shown = run(here, "runs", "show", "run")
-    assert f"\tkim\tunknown: happened\tlooked it up\t{operation.operation_id}" in shown.stdout
-    assert "output       by hand" in shown.stdout
+    assert re.search("kim +unknown: happened +looked it up", shown.stdout)
+    assert shown.stdout.splitlines()[-1].split("  ")[-1].strip() == operation.operation_id
+    assert "output:       by hand" in shown.stdout
+    assert "  result:     by hand" in shown.stdout
+    assert "  said:       TimeoutError: no answer" in shown.stdout
+    assert "after a crash" not in shown.stdout
+
+
+def test_a_run_that_returned_nothing_says_so(small: OneProcess) -> None:
+    small.run(small.agent(send=lambda _state: done()))
+    assert "output:       null" in run(small, "runs", "show", "run-1").stdout
+
+
+def test_long_values_are_cut_and_json_has_all_of_them(small: OneProcess) -> None:
+    long = "x" * 5_000
+    small.run(small.agent(send=lambda state: done(state["text"])), text=long)
+    shown = run(small, "runs", "show", "run-1").stdout
+    assert max(map(len, shown.splitlines())) < 1_100
+    assert "x…" in shown
+    assert json.loads(run(small, "runs", "show", "run-1", "--json").stdout)["run"]["output"] == long
+
+
+def test_a_failed_run_shows_its_traceback_as_lines(small: OneProcess) -> None:
+    def look(_state: Any) -> Any:
+        raise KeyError("cart") from ValueError("gone\x1b[2J")
+
+    small.run(small.agent(look=look))
+    lines = run(small, "runs", "show", "run-1").stdout.splitlines()
+    assert "error:        KeyError: 'cart'" in lines
+    after = lines[lines.index("traceback") :]
+    assert after[1] == r"  ValueError: gone\x1b[2J"
+    assert after[-1] == "  KeyError: 'cart'"
+    assert any(line.strip().startswith("raise KeyError") for line in after)
+
+
+def test_a_run_that_its_step_failed_shows_the_reason_alone(small: OneProcess) -> None:
+    small.run(small.agent(look=lambda _state: fail("no such cart")))
+    shown = run(small, "runs", "show", "run-1").stdout
+    assert "error:        no such cart\n" in shown
+    assert "traceback" not in shown
+
+
+def test_a_result_that_could_not_be_stored_is_not_shown_as_null(small: OneProcess) -> None:
+    questions.result(small)
+    shown = run(small, "runs", "show", "run-1").stdout
+    assert "\n  result: " not in shown
+    assert "  error:      " in shown
 
 
 def test_a_run_as_json_has_all_of_it(here: OneProcess) -> None:
@@ -345,10 +490,10 @@ def test_a_failed_run_shows_its_error(small: OneProcess) -> None:
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        ("queued", "for a worker on queue 'inline'"),
-        ("running", "for step 'send'; the lease of worker host-7 ends at 20"),
-        ("waiting", "wakes at 20"),
-        ("needs_attention", "for a person: did mail happen?"),
+        ("queued", "\ta worker on queue 'inline'\n"),
+        ("running", "\tthe end of step 'send'; the lease of worker host-7 ends at 20"),
+        ("waiting", "\tits time, 20"),
+        ("needs_attention", "\ta person: did mail happen?\n"),
     ],
 )
 def test_every_unfinished_run_names_what_it_waits_for(small: OneProcess, status: str, words: str) -> None:
@@ -371,6 +516,23 @@ def test_runs_are_listed_newest_first_by_status_and_up_to_a_limit(here: OneProce
     assert ids("--limit", "2") == ["run-3", "run-2"]
     assert ids("--status", "needs_attention") == ["run-1"]
     assert run(here, "runs", "list", "--status", "cancelled").stderr == "No such runs.\n"
+
+
+def test_runs_are_listed_by_agent(here: OneProcess) -> None:
+    here.run(here.agent(name="order", create=lambda _state: done()), "run-1")
+    here.run(here.agent(name="refund", pay=lambda _state: done()), "run-2")
+    shown = run(here, "runs", "list", "--agent", "refund")
+    assert [line.split("\t")[:2] for line in shown.stdout.splitlines()] == [["run-2", "refund"]]
+
+
+def test_runs_have_heads_on_a_terminal_only(small: OneProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    small.run(small.agent(create=lambda _state: done()))
+    assert "WAITS FOR" not in run(small, "runs", "list").stdout
+    monkeypatch.setattr(runs, "is_terminal", lambda: True)
+    heads, row = run(small, "runs", "list").stdout.splitlines()
+    assert heads.split("  ")[0] == "RUN"
+    assert heads.endswith("WAITS FOR")
+    assert row.startswith("run-1  order  succeeded")
 
 
 def test_a_run_id_that_begins_another_one_is_not_ambiguous(small: OneProcess) -> None:
@@ -399,17 +561,14 @@ def test_a_value_that_cannot_be_read_hides_no_run(small: OneProcess) -> None:
 def test_hostile_text_does_nothing_to_a_terminal(here: OneProcess) -> None:
     stopped = questions.unknown(here)
     why = "\x1b[2J\u202egone\nrun-9\tfailed"
-    answered(stopped, "happened", "--who", "kim", "--why", why)
+    answered(stopped, "did-not-happen", "--who", "kim", "--why", why)
     shown = run(here, "runs", "show", "run-1").stdout
     assert r"\x1b[2J\u202egone\nrun-9\tfailed" in shown
     assert why not in shown
     assert [entry.why for entry in stopped.run.audit()] == [why]
 
 
-def test_a_table_on_a_terminal_has_heads_and_columns(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+def test_a_table_has_heads_and_columns(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("RUN", "STATUS"), [("run-1", "queued"), ("r", None)])
     assert capsys.readouterr().out == "RUN    STATUS\nrun-1  queued\nr\n"
 
@@ -445,6 +604,59 @@ def test_an_upgrade_by_url_takes_a_prefix(database_url: str) -> None:
     here.close()
 
 
+ON_NO_FILE: dict[str, tuple[str, ...]] = {
+    "runs list": ("runs", "list"),
+    "runs show": ("runs", "show", "r"),
+    "inbox list": ("inbox", "list", "--json"),
+    "inbox resolve": ("inbox", "resolve", "q_1", "keep", "--why", "x"),
+}
+
+
+@pytest.mark.parametrize("command", ON_NO_FILE)
+def test_a_look_at_a_file_that_is_not_there_makes_none(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "agnet.db"
+    shown = CliRunner().invoke(agent, [*ON_NO_FILE[command], "--url", f"sqlite:///{path}"], prog_name="agent-tasks")
+    assert (shown.exit_code, shown.stdout) == (exit_codes.STATE, "")
+    assert f"why:  no such ledger file: {path}\n" in shown.stderr
+    assert f"next: agent-tasks --url sqlite:///{path} db upgrade, if" in shown.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_status_of_a_file_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'agent.db'}"
+    shown = CliRunner().invoke(agent, ["db", "status", "--url", url], prog_name="agent-tasks")
+    assert shown.exit_code == exit_codes.STATE
+    assert "revision:         no such ledger file" in shown.stdout.splitlines()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_url_stands_before_the_command_or_behind_it(small: OneProcess) -> None:
+    stopped = questions.unknown(small)
+    for arguments in (
+        ["--url", small.url, "runs", "list"],
+        ["runs", "list", "--url", small.url],
+        ["--url", "sqlite:////nowhere/agent.db", "runs", "list", "--url", small.url],
+    ):
+        shown = CliRunner().invoke(agent, arguments, prog_name="agent-tasks")
+        assert shown.exit_code == 0
+        assert shown.stdout.startswith(f"{stopped.run.run_id}\t")
+
+
+def test_the_next_command_names_the_ledger_as_it_was_named_and_no_password() -> None:
+    url = "postgresql+psycopg://kim:secret@127.0.0.1:1/agents"
+    arguments = ["--url", url, "runs", "list", "--table-prefix", "shop_"]
+    shown = CliRunner().invoke(agent, arguments, prog_name="agent-tasks")
+    named = "'postgresql+psycopg://kim:***@127.0.0.1:1/agents'"
+    assert f"next: agent-tasks --url {named} --table-prefix shop_ db status\n" in shown.stderr
+    assert "secret" not in shown.stderr
+
+
+def test_missing_tables_name_the_command_as_it_was_called(small: OneProcess) -> None:
+    shown = run(small, "runs", "list", "--url", small.url, "--table-prefix", "other_")
+    assert "yourapp" not in shown.stderr
+    assert f"Run `agent-tasks --url {small.url} --table-prefix other_ db upgrade`" in shown.stderr
+
+
 def test_status_hides_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(db, "revision", lambda _engine, _prefix: "0001")
     url = "postgresql+psycopg://kim:secret@127.0.0.1/agents"
@@ -471,12 +683,16 @@ def test_both_programs_have_the_same_commands(tmp_path: Path, program: str) -> N
         command = [str(Path(sys.executable).with_name(name)), *arguments, *more]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
 
+    absent = call("runs", "list")
+    assert absent.returncode == exit_codes.STATE
+    assert f"next: {program} db upgrade, if" in absent.stderr
+    assert not (tmp_path / "agent.db").exists()
     assert "revision 0001 now" in call("db", "upgrade").stdout
     listed = call("runs", "list", "--json")
     assert (listed.returncode, json.loads(listed.stdout)) == (0, {"version": 1, "runs": []})
     missing = call("runs", "show", "r")
     assert missing.returncode == exit_codes.NOT_FOUND
-    assert f"next: {program.replace('shop', 'yourapp')} runs list" in missing.stderr
+    assert f"next: {program} runs list" in missing.stderr
 
 
 def test_an_app_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:

@@ -21,6 +21,18 @@ def test_a_run_is_done_with_or_without_output() -> None:
     assert (done(), done(7), done(None)) == (Done(None), Done(7), Done(None))
 
 
+def test_a_run_is_done_with_its_state_as_a_plain_dict(checkpoint: CheckpointState) -> None:
+    output = done(StepState(checkpoint)).output
+    assert (type(output), output) == (dict, {"cart": [1]})
+
+
+def test_a_state_within_the_state_is_kept_as_it_was(checkpoint: CheckpointState) -> None:
+    state = StepState(checkpoint)
+    state["before"] = state
+    state["paid"] = True
+    assert checkpoint.agent_state == {"cart": [1], "before": {"cart": [1]}, "paid": True}
+
+
 def test_a_run_fails_with_a_reason() -> None:
     assert fail("declined") == Fail("declined")
 

@@ -3,54 +3,69 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from agent_tasks import RunUnfinished
+
 ROOT = Path(__file__).parents[2]
 
 
-class Shop:
-    """The `shop` of the README: honours idempotency keys, and can be asked for charges."""
+class Vendor(ModuleType):
+    """Stands in for `requests` and the vendor behind it, which no test may reach."""
 
     def __init__(self) -> None:
+        super().__init__("requests")
         self.orders: dict[str, Any] = {}
         self.charges: list[dict[str, Any]] = []
 
-    def post(self, path: str, json: dict[str, Any], headers: dict[str, str] | None = None, timeout: float = 1) -> Any:
-        if path == "/orders":
-            assert headers is not None
-            return self.orders.setdefault(headers["Idempotency-Key"], {"id": "order-1", "cents": 600})
-        assert 0 < timeout <= 10
-        self.charges.append(json)
-        return {"charge": len(self.charges), **json}
-
-    def get(self, path: str, params: dict[str, str]) -> list[dict[str, Any]]:
-        return [charge for charge in self.charges if charge["reference"] == params["reference"]]
+    def request(self, method: str, url: str, **request: Any) -> Any:
+        assert 0 < request["timeout"] <= 30
+        if url.endswith("/orders"):
+            return Answer(self.orders.setdefault(request["headers"]["Idempotency-Key"], {"id": "o-1", "cents": 600}))
+        if method == "POST":
+            self.charges.append(request["json"])
+            return Answer({"charge": len(self.charges), **request["json"]})
+        return Answer([charge for charge in self.charges if charge["reference"] == request["params"]["reference"]])
 
 
-def example() -> str:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert len(blocks) == 1
-    return str(blocks[0])
+class Answer:
+    def __init__(self, body: Any) -> None:
+        self._body = body
+
+    def raise_for_status(self) -> None:
+        pass
+
+    def json(self) -> Any:
+        return self._body
 
 
-def test_the_example_of_the_readme_enqueues_a_run_and_runs_in_process(
+def examples() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+
+
+def test_the_examples_of_the_readme_make_a_run_and_run_in_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.syspath_prepend(ROOT)
-    names: dict[str, Any] = {"shop": Shop(), "__name__": "readme"}
+    monkeypatch.setitem(sys.modules, "requests", Vendor())
+    names: dict[str, Any] = {"__name__": "shop"}
+    module, caller = examples()
 
-    exec(compile(example(), "README.md", "exec"), names)
+    exec(compile(module, "shop.py", "exec"), names)
+    with pytest.raises(RunUnfinished):
+        exec(compile(caller.replace("timeout=60", "timeout=0"), "web.py", "exec"), names)
 
     assert names["run"].status == "queued"
     again = names["order"].enqueue({"cart": {"tea": 2}}, dedupe_key="cart-42")
     assert again.run_id == names["run"].run_id
     charged = names["order"].run_inline({"cart": {"tea": 2}})
-    assert charged["order"] == "order-1"
-    assert charged["cents"] == 600
+    assert (charged["order"], charged["cents"]) == ("o-1", 600)
 
 
 def test_every_file_that_the_docs_link_to_is_there() -> None:

@@ -6,7 +6,7 @@ import enum
 import itertools
 import math
 import pickle
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, UserDict, namedtuple
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
@@ -175,7 +175,7 @@ class Money:
 @pytest.mark.parametrize(
     ("message", "value"),
     [
-        ("value cannot be stored: a object has no stored form", object()),
+        ("value cannot be stored: an object has no stored form", object()),
         ("value['cart'][3].price cannot be stored: a Stranger has no", {"cart": [0, 1, 2, Line("a", Stranger())]}),  # type: ignore[arg-type]
         ("value[0].tags[1] cannot be stored: a Stranger", [Line("a", Decimal(1), [1, Stranger()])]),
         ("value['a'] cannot be stored: the text has a lone surrogate at 2", {"a": "xy\ud800"}),
@@ -183,10 +183,12 @@ class Money:
         ("value[0][1] cannot be stored: the text has a lone surrogate", [("x", "\udfff")]),
         ("value cannot be stored: a Text would come back as a str; convert it", Text("x")),
         ("value['x'] cannot be stored: a Text would come back as a str", {Text("x"): 1}),
-        ("value cannot be stored: a OrderedDict would come back as a dict", OrderedDict(a=1)),
+        ("value cannot be stored: an OrderedDict would come back as a dict", OrderedDict(a=1)),
         ("value cannot be stored: a Fraction has no stored form", Fraction(1, 3)),
         ("value cannot be stored: a Pair would come back as a tuple", namedtuple("Pair", "a b")(1, 2)),  # noqa: PYI024
         ("value cannot be stored: a type has no stored form", int),
+        ("value cannot be stored: an Even would come back as an int", type("Even", (int,), {})(2)),
+        ("value cannot be stored: a UserDict has no stored form; use dict(…) of it, or", UserDict(a=1)),
         (
             "value cannot be stored: its zone is a OddZone; use datetime.timezone",
             datetime(2024, 1, 1, tzinfo=OddZone()),

@@ -10,7 +10,7 @@ import pytest
 from agent_tasks.demo import plain
 from agent_tasks.demo.carts import load_carts
 from agent_tasks.demo.kills import PLAN_VARIABLE, Kill, KillPlan
-from agent_tasks.demo.tally import tally
+from agent_tasks.demo.tally import Share, Tally, tally
 
 CARTS = load_carts()[:4]
 
@@ -70,7 +70,11 @@ def test_a_killed_child_doubles_its_charge_and_a_killed_worker_loses_its_cart(ve
     assert placing.returncode == 0, output
     assert json.loads(output) == {"unfinished": [CARTS[2]["id"]]}
     # The order's key made its second request harmless; the charge has no key; the mail of the third cart never went out.
-    assert tally(vendor.ledger(), CARTS) == {"orders": 4, "charges": 5, "emails": 3, "doubled": 1, "lost": 1}
+    assert tally(vendor.ledger(), CARTS) == Tally(
+        orders=Share(effects=4, once=4, more=0, none=0),
+        charges=Share(effects=5, once=3, more=1, none=0),
+        emails=Share(effects=3, once=3, more=0, none=1),
+    )
     assert len(plan.carried_out()) == 3
 
 

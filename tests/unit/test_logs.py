@@ -1,0 +1,174 @@
+"""What an operator reads in the log of a worker: what a run waits for, what he can do, and how it ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_tasks import Agent, NotHappened, done, fail, tool
+from agent_tasks.migrate import revision, upgrade
+from agent_tasks.operations import MAX_SAID
+from agent_tasks.states import REPLIES
+from agent_tasks.sweeper import Sweeper
+from tests.one_process import OneProcess
+from tests.questions import STOPS, Stopped
+from tests.rows import Rows
+
+SECONDS = timedelta(seconds=10)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[OneProcess]:
+    here = OneProcess(f"sqlite:///{tmp_path / 'agent.db'}")
+    yield here
+    here.close()
+
+
+@pytest.fixture(autouse=True)
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO)
+    return caplog
+
+
+def warnings(log: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in log.records if record.levelno == logging.WARNING]
+
+
+# -- runs ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [name for name in STOPS if name != "doubled"])
+def test_a_run_that_needs_attention_is_a_warning_with_the_lines_that_answer(
+    here: OneProcess, log: pytest.LogCaptureFixture, stop: str
+) -> None:
+    stopped: Stopped = STOPS[stop](here)
+    item = stopped.item
+    (said,) = [text for text in warnings(log) if "needs attention" in text]
+    reason, *lines = said.splitlines()
+    assert reason == f"run run-1 needs attention: {stopped.run.waiting_for}"
+    replies = "|".join(REPLIES[item.question])
+    assert lines == [f"  {stop}: agent-tasks inbox resolve {item.item_id} {replies} --why …"]
+
+
+def test_a_run_that_loses_workers_which_nobody_saw_die_is_a_warning_too(
+    here: OneProcess, log: pytest.LogCaptureFixture
+) -> None:
+    rows, sweeper = Rows(here), Sweeper(here.runtime)
+    sweeper.sweep()
+    rows.queue("run-1")
+    for number in range(here.runtime.settings.max_crashes):
+        rows.claim("run-1", f"token-{number}")
+        here.runtime.clock.advance(here.runtime.settings.lease_seconds + 1)
+        sweeper.sweep()
+    said = warnings(log)[-1]
+    assert said.startswith("run run-1 needs attention: step pay lost its worker 3 times\n  crashes: agent-tasks inbox")
+    assert said.endswith(" retry|abort --why …")
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (lambda _state: done("paid"), "run run-1 succeeded"),
+        (lambda _state: fail("no such cart"), "run run-1 failed: no such cart"),
+        (lambda state: done(state["cart"]), "run run-1 failed: KeyError: 'cart'"),
+        (lambda _state: done(object()), "run run-1 failed: UnstorableValue: value cannot be stored: an object has"),
+    ],
+)
+def test_the_end_of_a_run_is_said_once(
+    here: OneProcess, log: pytest.LogCaptureFixture, step: Callable[[Any], Any], said: str
+) -> None:
+    here.run(here.agent(pay=step))
+    ends = [record for record in log.records if getattr(record, "action", "") == "run_ended"]
+    assert [(record.levelno, record.getMessage()[: len(said)]) for record in ends] == [(logging.INFO, said)]
+
+
+# -- doubts -------------------------------------------------------------------------------------------------------------
+
+
+def doubtful(here: OneProcess, effect: str, error: BaseException) -> Agent:
+    """Return an agent whose request is answered with this error."""
+    declaration: dict[str, Any] = {"key_lifetime": SECONDS} if effect == "keyed" else {"timeout": SECONDS}
+
+    @tool(effect=effect, why="sets a value", **declaration)
+    def charge() -> None:
+        raise error
+
+    if effect == "probed":
+        charge.probe(lambda _operation: NotHappened())
+    return here.agent(charge, pay=lambda _state: done(charge()))
+
+
+@pytest.mark.parametrize(
+    ("effect", "error", "next_"),
+    [
+        ("keyed", TimeoutError("no answer"), "it is sent again with the same key in 1 s, while the key lives"),
+        ("probed", TimeoutError("no answer"), "its probe is asked once nobody can be in the middle of it any more"),
+        ("manual", TimeoutError("no answer"), "a person is asked once nobody can be in the middle of it any more"),
+        ("repeatable", KeyboardInterrupt(), "it is done again once nobody can be in the middle of it any more"),
+    ],
+)
+def test_an_exception_that_becomes_a_doubt_is_a_warning_with_its_traceback(
+    here: OneProcess, log: pytest.LogCaptureFixture, effect: str, error: BaseException, next_: str
+) -> None:
+    order = doubtful(here, effect, error)
+    run = order.enqueue({}, run_id="run-1")
+    try:
+        here.work(order)
+    except KeyboardInterrupt:
+        assert effect == "repeatable"
+    (operation,) = run.operations()
+    (record,) = [record for record in log.records if getattr(record, "action", "") == "call_in_doubt"]
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == (
+        f"run run-1: step pay: nobody can tell whether charge happened (operation {operation.operation_id}): "
+        f"{type(error).__name__}: {error}; {next_}"
+    )
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
+
+
+@pytest.mark.parametrize("effect", ["keyed", "probed", "manual"])
+def test_a_run_that_waits_because_of_a_doubt_is_a_warning(
+    here: OneProcess, log: pytest.LogCaptureFixture, effect: str
+) -> None:
+    run = here.run(doubtful(here, effect, TimeoutError("no answer")))
+    assert f"run run-1: waiting: {run.waiting_for}" in warnings(log)
+
+
+def test_the_traceback_of_a_doubt_is_kept_in_the_evidence(here: OneProcess) -> None:
+    (operation,) = here.run(doubtful(here, "manual", TimeoutError("no answer"))).operations()
+    (fact,) = operation.evidence
+    assert (fact["what"], fact["said"], fact["attempt"]) == ("unknown", "TimeoutError: no answer", 1)
+    assert fact["traceback"].startswith("Traceback (most recent call last):")
+    assert "in charge" in fact["traceback"]
+    assert fact["traceback"].endswith("TimeoutError: no answer\n")
+
+
+def test_of_a_long_traceback_the_end_is_kept(here: OneProcess) -> None:
+    error = TimeoutError("\0" + "long " * MAX_SAID + "end")
+    (operation,) = here.run(doubtful(here, "manual", error)).operations()
+    (fact,) = operation.evidence
+    assert len(fact["traceback"]) == MAX_SAID
+    assert fact["traceback"].endswith("long end\n")
+
+
+# -- Alembic ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_is_migrated_and_looked_at_without_a_word_of_alembic(
+    here: OneProcess, log: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    upgrade(f"sqlite:///{tmp_path / 'new.db'}")
+    assert revision(here.runtime.engine) == "0001"
+    assert [record for record in log.records if record.name.startswith("alembic")] == []
+
+
+def test_alembic_is_heard_again_afterwards(here: OneProcess, log: pytest.LogCaptureFixture) -> None:
+    revision(here.runtime.engine)
+    logging.getLogger("alembic.runtime.migration").info("the user's own migration")
+    assert "the user's own migration" in log.text

@@ -1,0 +1,71 @@
+"""The Celery task of a step, in a worker: what is no doorbell is acked and dropped with a line."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+from celery.signals import setup_logging
+
+from agent_tasks import Agent, done
+
+NO_DOORBELLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    ((), {}),
+    (({"cart": 1},), {}),
+    (("run-1",), {}),
+    (("run-1", "1"), {}),
+    ((1, "run-1"), {}),
+    (("run-1", True), {}),
+    (("run-1", 1, 2), {}),
+    (("run-1", 1), {"cart": 1}),
+    ((), {"run_id": "run-1", "seq": 1}),
+    ((["line\n" * 100], None), {}),
+]
+
+
+@pytest.fixture
+def untouched_logging() -> Iterator[None]:
+    """Keep a worker of this process from setting up the logging of all tests."""
+
+    def leave(**_options: Any) -> None: ...
+
+    setup_logging.connect(leave)
+    yield
+    setup_logging.disconnect(leave)
+
+
+@pytest.mark.usefixtures("untouched_logging")
+def test_messages_that_are_no_doorbells_are_acked_with_a_line_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Celery("forged", broker="memory://", set_as_current=False)
+    queue = str(tmp_path)
+    app.conf.update(
+        agent_database_url=f"sqlite:///{tmp_path / 'agent.db'}",
+        task_default_queue=queue,
+    )
+    order = Agent("order", app=app)
+    order.step(lambda state: done(state["cart"]), name="create")
+    caplog.set_level(logging.INFO)
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
+        for args, kwargs in NO_DOORBELLS:
+            app.send_task("order.create", args=args, kwargs=kwargs)
+        assert order.enqueue({"cart": 7}).get(timeout=30) == 7
+
+    dropped = [record.getMessage() for record in caplog.records if getattr(record, "action", "") == "message_dropped"]
+    assert len(dropped) == len(NO_DOORBELLS)
+    for line in dropped:
+        assert line.startswith("a message to order.create was dropped: a doorbell has a run id and a seq, got args ")
+        assert line.endswith("start a run with order.enqueue(…)")
+        assert "\n" not in line
+    assert [
+        record.getMessage() for record in caplog.records if record.exc_info or record.levelno > logging.WARNING
+    ] == []
+    assert order.runtime.bell.depth(queue) == 0  # a worker that stops gives back what it has not acked
+    order.runtime.engine.dispose()
+    app.close()
