@@ -67,8 +67,10 @@ if broker_url.startswith("filesystem:"):
     }
 else:
     # Redis: visibility_timeout stays at its default of an hour on purpose. Recovery is the sweeper's work and takes
-    # seconds; a short timeout would only bring copies of doorbells for steps that still run.
-    broker_transport_options = {}
+    # seconds; a short timeout would only bring copies of doorbells for steps that still run. A server that hangs must
+    # not hang its callers: seconds to wait for a connection, and for an answer.
+    _is_redis = broker_url.startswith(("redis", "valkey", "sentinel"))
+    broker_transport_options = {"socket_connect_timeout": 5, "socket_timeout": 30} if _is_redis else {}
 
 # Agents keep their results in the ledger. Only plain tasks on the same workers need a result backend.
 result_backend = _setting("AGENT_RESULT_BACKEND", None)

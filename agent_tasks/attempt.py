@@ -148,7 +148,6 @@ class Attempt:
         self.raise_if_doomed()
         if self.over:
             raise LeaseLost(f"run {self.run_id!r}: tool {tool.name!r} was called after step {self.step!r} had ended.")
-        self._check_listed(tool)
         if threading.get_ident() != self._thread and tool.key is None:
             raise UnorderedCalls(
                 f"run {self.run_id!r}: tool {tool.name!r} was called from another thread than step {self.step!r}'s own, "
@@ -161,6 +160,7 @@ class Attempt:
                 f"{transactional.tool.name!r}, whose transaction may still be rolled back while that call could not. "
                 "Call it in the step, before or after."
             )
+        self._check_listed(tool)
 
     def _check_listed(self, tool: Tool[..., Any]) -> None:
         listed = self.agent.tools.get(tool.name)

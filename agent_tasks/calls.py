@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+def _traceback_that_can_be_written(record: logging.LogRecord) -> bool:
+    """Format the traceback before a handler does, which could lose the whole record for a lone surrogate in it."""
+    if record.exc_info and record.exc_info[1]:
+        record.exc_text = traceback_of(record.exc_info[1]).rstrip("\n")
+    return True
+
+
+logger.addFilter(_traceback_that_can_be_written)
+
+
 class _LookAgain(Exception):
     """Another row stands there than was seen: decide anew."""
 

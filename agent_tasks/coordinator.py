@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from asyncio import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -94,7 +93,9 @@ class Coordinator:
         runtime = self.runtime
 
         def work(connection: Connection) -> tuple[RowMapping, CheckpointState | CheckpointError | None] | None:
-            row = runtime.runs.claim(connection, run_id, seq, step, runtime.owner, token)
+            row = runtime.runs.claim(
+                connection, run_id, seq, agent=agent.name, step=step, owner=runtime.owner, token=token
+            )
             return None if row is None else (row, self._latest(connection, run_id))
 
         claimed = self._send(lambda: runtime.boundary.commit("claim", runtime.engine, work))
@@ -207,7 +208,7 @@ class Coordinator:
         raise BadOutcome(f"run {attempt.run_id!r}: step {step.name!r} {_what_is_wrong(returned, attempt.agent.steps)}")
 
     def _failed(self, attempt: Attempt, error: Exception) -> Outcome:
-        said, text = text_of(error), "".join(traceback.format_exception(error))
+        said, text = text_of(error), traceback_of(error)
         logger.warning(
             "run %s: step %s failed\n%s",
             attempt.run_id,
@@ -216,7 +217,7 @@ class Coordinator:
             extra={"action": "step_failed", "run_id": attempt.run_id, "seq": attempt.seq},
         )
         attempt.raised = error
-        attempt.failure = {"type": name_of(error), "text": said, "traceback": traceback_of(error)}
+        attempt.failure = {"type": name_of(error), "text": said, "traceback": text}
         with suppress(StepSuspended):  # a doubt or an orphan comes first; the step fails again after it is settled
             settle_unasked(attempt, at_end=True)
         return Fail(said)

@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 #: Databases that this release keeps its promise on, and the one driver for each.
 DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
 
+#: A connection that died without a word must not hold a worker's threads: psycopg gives up after about a lease.
+_POSTGRESQL_LIMITS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 15_000,
+}
+
+#: How long a process that stands still in the middle of a transaction may keep its locks, in milliseconds.
+IDLE_IN_TRANSACTION_MS = 30_000
+
 #: How long a writer waits for SQLite's one write lock, in milliseconds.
 SQLITE_BUSY_MS = 20_000
 
@@ -44,7 +56,10 @@ def open_engine(url: str, **options: Any) -> Engine:
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
         try:
-            return create_engine(parsed, isolation_level="READ COMMITTED", **options)
+            limits = {**_POSTGRESQL_LIMITS, **options.pop("connect_args", {})}
+            engine = create_engine(parsed, isolation_level="READ COMMITTED", connect_args=limits, **options)
+            event.listen(engine, "connect", _set_up_postgresql)
+            return engine
         except ImportError as error:
             raise ConfigurationError(
                 f"agent_database_url names PostgreSQL, and its driver is missing here ({error}): "
@@ -91,6 +106,12 @@ def parse_url(url: str) -> URL:
         )
     # SQLAlchemy's own default for PostgreSQL is another driver.
     return parsed if backend == "sqlite" else parsed.set(drivername=f"{backend}+{DRIVERS[backend]}")
+
+
+def _set_up_postgresql(connection: Any, _record: object) -> None:
+    connection.autocommit = True  # what is set in a transaction that is rolled back is not set
+    connection.execute(f"SET idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_MS}")
+    connection.autocommit = False
 
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_tasks.errors import AgentTasksError, ArgumentsNotStorable, DedupeConflict, LedgerUnavailable
 from agent_tasks.handle import RunHandle
-from agent_tasks.schema import MAX_ID_LENGTH
+from agent_tasks.schema import MAX_ID_LENGTH, is_id
 from checkpoint import CheckpointState, codec
 from checkpoint.errors import CheckpointError
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.agent import Agent
+
+#: Highest priority; AMQP carries it in a byte.
+MAX_PRIORITY = 255
 
 #: Sends of an enqueue whose answer was lost, and the pause between them in seconds.
 _TRIES, _PAUSE_SECONDS = 3, 0.2
@@ -25,8 +28,8 @@ def enqueue(agent: Agent, state: dict[str, Any], *, run_id: str, dedupe_key: str
     _check_text("run_id", run_id)
     if dedupe_key is not None:
         _check_text("dedupe_key", dedupe_key)
-    if type(priority) is not int:
-        raise AgentTasksError(f"priority must be an integer, got {priority!r}.")
+    if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
+        raise AgentTasksError(f"priority must be a whole number from 0 to {MAX_PRIORITY}, got {priority!r}.")
     if not isinstance(state, dict):
         raise AgentTasksError(
             f"the input of a run must be a dict, the state that its first step gets, got {type(state).__name__}."
@@ -91,5 +94,5 @@ def _send(agent: Agent, work: Any) -> RowMapping:
 
 
 def _check_text(name: str, value: object) -> None:
-    if not isinstance(value, str) or not value or len(value) > MAX_ID_LENGTH or "\0" in value:
+    if not is_id(value):
         raise AgentTasksError(f"{name} must be a text of 1 to {MAX_ID_LENGTH} characters without NUL, got {value!r}.")

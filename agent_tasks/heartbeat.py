@@ -52,6 +52,12 @@ class Heartbeat:
         for lease in dead:
             self._give_back(lease)
 
+    def kill_overdue(self) -> None:
+        """Kill the processes that are past their deadline; needs no database."""
+        for lease in self.runtime.slots.leases():
+            if is_alive(lease.pid):
+                self._kill_if_overdue(lease)
+
     def _give_back(self, lease: Lease) -> None:
         ended = end_lease(self.runtime, lease.run_id, lease.token, wait=False)
         if not ended and self._stands(lease):

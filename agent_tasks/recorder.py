@@ -77,7 +77,10 @@ class Recorder:
                 return run is not None, None
             return True, runtime.ledger.begin(connection, attempt, request, seen)
 
-        owns, operation = self.write(attempt, "intent", work)
+        try:
+            owns, operation = self.write(attempt, "intent", work)
+        except Exception as error:  # noqa: BLE001 - a time limit, say: the intent may be committed all the same
+            attempt.suspend(Lost(f"the intent of {request.tool.name} was interrupted: {type(error).__name__}: {error}"))
         if not owns:
             attempt.suspend(Lost(f"the lease was lost before {request.tool.name} began"))
         if operation is not None:

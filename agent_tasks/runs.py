@@ -80,9 +80,9 @@ class Runs:
     # -- the lease ---------------------------------------------------------------------------------------------------
 
     def claim(
-        self, connection: Connection, run_id: str, seq: int, step: str, owner: str, token: str
+        self, connection: Connection, run_id: str, seq: int, *, agent: str, step: str, owner: str, token: str
     ) -> RowMapping | None:
-        """Take the lease of a queued run whose next step this is: fence + 1, attempts + 1.
+        """Take the lease of a queued run of this agent whose next step this is: fence + 1, attempts + 1.
 
         Returns:
             The claimed row, also when an earlier sending of this very claim took it; None if it is not claimable.
@@ -92,6 +92,7 @@ class Runs:
             update(self.table)
             .where(
                 c.run_id == run_id,
+                c.agent == agent,  # a doorbell is anybody's word, and two agents may have a step of one name
                 c.seq == seq - 1,
                 c.next_step == step,
                 c.status == RunStatus.QUEUED,
@@ -359,6 +360,7 @@ class Runs:
                 c.due_at,
                 c.updated_at,
                 c.priority,
+                c.waiting_for,
                 self.clock.now().label("now"),
             )
             .where(c.due_at <= self.clock.now(), c.status == RunStatus.QUEUED, c.queue == queue, c.protocol <= PROTOCOL)
@@ -372,14 +374,26 @@ class Runs:
         due = and_(c.run_id == run_id, c.status == RunStatus.WAITING, c.due_at <= self.clock.now())
         return self._requeue(connection, due, self._free(due))
 
-    def rung(self, connection: Connection, run_id: str, seen_due_at: int, again_in_seconds: float) -> bool:
+    def rung(
+        self,
+        connection: Connection,
+        run_id: str,
+        seen_due_at: int,
+        again_in_seconds: float,
+        waiting_for: str | None = None,
+    ) -> bool:
         """Move a passed ``due_at`` before ringing; False if somebody else did, who then rings."""
         c = self.table.c
         due = and_(
             c.run_id == run_id, c.status == RunStatus.QUEUED, c.due_at == seen_due_at, c.due_at <= self.clock.now()
         )
         statement = update(self.table).where(due, self._free(due))
-        return connection.execute(statement.values(due_at=self.clock.in_(again_in_seconds))).rowcount == 1
+        return (
+            connection.execute(
+                statement.values(due_at=self.clock.in_(again_in_seconds), waiting_for=waiting_for)
+            ).rowcount
+            == 1
+        )
 
     def _free(self, where: ColumnElement[bool]) -> ColumnElement[bool]:
         """Lock the rows that nobody else holds, and pass the others over; see :meth:`find`."""

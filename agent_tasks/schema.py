@@ -25,6 +25,26 @@ PROTOCOL = 1
 #: Longest run id and dedupe key, in characters.
 MAX_ID_LENGTH = 200
 
+#: Beyond the highest seq that a column holds.
+MAX_SEQ = 2**31
+
+
+def is_id(value: object) -> bool:
+    r"""Tell whether every database and every slot can hold this as an id.
+
+    Example:
+        >>> is_id("cart-42"), is_id(""), is_id("\ud800")
+        (True, False, False)
+    """
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_LENGTH or "\0" in value:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
+
+
 #: What is kept of a vendor's own name of an effect, in characters.
 MAX_EXTERNAL_ID_LENGTH = 400
 

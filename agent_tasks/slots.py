@@ -168,7 +168,7 @@ class Slots:
         pid, fence, deadline, renew_until, token, length, run_id, _ = _RECORD.unpack(raw)
         return Lease(
             pid,
-            run_id[:length].decode(),
+            run_id[:length].decode(errors="replace"),
             token.rstrip(b"\0").decode(),
             None if fence == _NO_FENCE else fence,
             deadline,

@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 #: Expired leases and due waits that one sweep handles; the next one goes on.
 BATCH = 200
 
+#: A queued run that nobody has claimed for this long, in seconds, says what it waits for.
+UNHEARD_SECONDS = 60
+
 #: Longest pause, in seconds, before a doorbell is rung again where the transport cannot count its messages.
 LONGEST_PAUSE_SECONDS = 600.0
 
@@ -127,10 +130,31 @@ class Sweeper:
         runtime = self.runtime
         for row in self._read(partial(runtime.runs.due_in_queue, queue=queue, limit=room)):
             again = self._ring_again_seconds(row, counted=counted)
-            move = partial(runtime.runs.rung, run_id=row.run_id, seen_due_at=row.due_at, again_in_seconds=again)
+            move = partial(
+                runtime.runs.rung,
+                run_id=row.run_id,
+                seen_due_at=row.due_at,
+                again_in_seconds=again,
+                waiting_for=self._unheard(row),
+            )
             if runtime.boundary.commit("ring", runtime.engine, move):
                 swept.rung += 1
                 runtime.bell.ring(Ring(row.run_id, row.seq + 1, row.agent, row.next_step, row.queue, row.priority))
+
+    def _unheard(self, row: Any) -> str | None:
+        """Say so when a run's doorbells find nobody: no worker may listen to its queue, or know its step (I9)."""
+        if (row.now - row.updated_at) / 1e6 < UNHEARD_SECONDS:
+            return None
+        waiting_for = f"a worker that listens to queue {row.queue!r} and knows step {row.agent}.{row.next_step}"
+        if row.waiting_for != waiting_for:
+            logger.warning(
+                "run %s: nobody has answered for %d s; it waits for %s",
+                row.run_id,
+                UNHEARD_SECONDS,
+                waiting_for,
+                extra={"action": "run_unheard", "run_id": row.run_id},
+            )
+        return waiting_for
 
     def _ring_again_seconds(self, row: Any, *, counted: bool) -> float:
         """A queue that can be counted is kept full; for one that cannot, each pause is as long as the whole wait so far."""

@@ -12,6 +12,7 @@ from celery.worker.request import Request
 
 from agent_tasks.boundary import Boundary
 from agent_tasks.errors import AgentTasksError, LedgerUnavailable
+from agent_tasks.schema import MAX_SEQ, is_id
 
 if TYPE_CHECKING:
     from agent_tasks.agent import Agent
@@ -69,7 +70,7 @@ class AgentTask(Task):
         """
         from agent_tasks.integration import AppState
 
-        if kwargs or [type(argument) for argument in args] != [str, int]:
+        if kwargs or not _is_doorbell(args):
             logger.warning(
                 "a message to %s was dropped: a doorbell has a run id and a seq, got args %s and kwargs %s; "
                 "start a run with %s.enqueue(…)",
@@ -90,6 +91,11 @@ class AgentTask(Task):
             worked = False
         if not worked:
             raise Ignore
+
+
+def _is_doorbell(args: tuple[Any, ...]) -> bool:
+    """Tell whether a message's arguments are a run id and a seq; anybody may send one."""
+    return [type(argument) for argument in args] == [str, int] and is_id(args[0]) and 0 < args[1] < MAX_SEQ
 
 
 def register_step(agent: Agent, step: Step, options: dict[str, Any]) -> None:

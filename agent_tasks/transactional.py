@@ -10,6 +10,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
 from agent_tasks.boundary import lost_a_race
+from agent_tasks.database import IDLE_IN_TRANSACTION_MS
 from agent_tasks.errors import InsideTransaction, ToolOverran
 from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step
 from agent_tasks.states import OperationStatus
@@ -59,6 +60,7 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
     def work(connection: Connection) -> Executed:
         operation = request.unsent(attempt)  # anew each time: waiting for a lost database is not the body's time
         operation.connection = connection
+        _allow_time(connection, request.timeout_seconds)
         with _kept_open(connection, tool.name):
             executed = Executed(_run_body(attempt, request, operation))
         result = codec.dumps(executed.value)
@@ -126,6 +128,13 @@ def _kept_open(connection: Connection, tool: str) -> Iterator[None]:
             event.remove(connection, name, refuse)
     if refused:  # and the body caught it; the transaction is of no use any more
         raise _BodyFailed(refusal)
+
+
+def _allow_time(connection: Connection, seconds: float) -> None:
+    """Let a body that works on something else for a while keep its transaction open on PostgreSQL."""
+    needed_ms = int((seconds + 5) * 1000)
+    if connection.dialect.name == "postgresql" and needed_ms > IDLE_IN_TRANSACTION_MS:
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {needed_ms}")
 
 
 def _run_body(attempt: Attempt, request: Request, operation: Operation) -> Any:

@@ -14,6 +14,7 @@ from agent_tasks.config import Settings
 from agent_tasks.errors import LedgerUnavailable
 from agent_tasks.heartbeat import LOOK_SECONDS, Heartbeat
 from agent_tasks.migrate import prepare
+from agent_tasks.pool import use_surviving_pool
 from agent_tasks.runtime import Runtime
 from agent_tasks.slots import SLOTS_VARIABLE, Slots
 from agent_tasks.sweeper import Sweeper
@@ -97,6 +98,7 @@ class AgentWorkerStep(bootsteps.StartStopStep):
             prepare(settings.database_url, settings.table_prefix)
         except LedgerUnavailable as error:  # it may come back; nothing is claimed before
             logger.warning("%s", error, extra={"action": "ledger_unavailable"})
+        use_surviving_pool(worker.pool)
         self._slots = Slots.temporary()
         os.environ[SLOTS_VARIABLE] = str(self._slots.path)
 
@@ -105,13 +107,11 @@ class AgentWorkerStep(bootsteps.StartStopStep):
         settings = Settings.of(worker.app)
         self._runtime = Runtime.of(worker.app, settings)
         self._runtime.slots = self._slots
+        heartbeat = Heartbeat(self._runtime, _replacer(worker))
         self._loopers = [
-            Looper(
-                "agent-heartbeat",
-                Heartbeat(self._runtime, _replacer(worker)).beat,
-                LOOK_SECONDS,
-                self._nothing_under_way,
-            ),
+            Looper("agent-heartbeat", heartbeat.beat, LOOK_SECONDS, self._nothing_under_way),
+            # In a thread of its own, since a database that does not answer must not keep an overdue body alive.
+            Looper("agent-deadlines", heartbeat.kill_overdue, LOOK_SECONDS, self._nothing_under_way),
             Looper("agent-sweeper", Sweeper(self._runtime).sweep, settings.sweep_seconds),
         ]
         for looper in self._loopers:

@@ -31,7 +31,9 @@ class Rows:
         row = self.runtime.boundary.commit(
             "claim",
             self.runtime.engine,
-            lambda connection: self.runtime.runs.claim(connection, run_id, 1, "pay", "a worker", token),
+            lambda connection: self.runtime.runs.claim(
+                connection, run_id, 1, agent="shop", step="pay", owner="a worker", token=token
+            ),
         )
         assert row is not None
         return row

@@ -209,11 +209,14 @@ def test_a_renamed_tool_meets_its_operation_by_its_declared_name(here: Duel) -> 
         return "again"
 
     def pay(_state: Any) -> Any:
-        charged = (old if current_run.number == 1 else charge_card)(100)
+        if current_run.number == 2:  # the next release
+            order.tools["charge"] = charge_card
+        charged = order.tools["charge"](100)
         crash_once()
         return done(charged)
 
-    assert here.run(here.agent(old, pay=pay)).get(timeout=0) == "charge 100"
+    order = here.agent(old, pay=pay)
+    assert here.run(order).get(timeout=0) == "charge 100"
     assert here.requests == [("charge", 100)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,51 @@ def test_a_step_that_outlasts_the_visibility_timeout_runs_once(redelivering: Sta
         wait_until(lambda: stage.all_ended(["long"]), "the run ended", LIMIT_SECONDS)
     assert len(stage.bodies("long")) == 1
     assert stage.faults(["long"]) == []
+
+
+@on_each
+def test_a_worker_whose_idle_children_are_killed_again_and_again_goes_on(placed: Stage) -> None:
+    with placed.workers(1, concurrency=2) as fleet:
+        for number in range(5):
+            run_id = f"after-{number}-kills"
+            placed.enqueue(run_id)
+            wait_until(lambda run_id=run_id: placed.all_ended([run_id]), f"{run_id} ended", LIMIT_SECONDS)
+            killed = children_of(fleet.workers[0].pid)
+            assert killed
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+            wait_until(
+                lambda killed=killed: len(set(children_of(fleet.workers[0].pid)) - set(killed)) == 2,
+                "the pool has new processes",
+                LIMIT_SECONDS,
+            )
+        placed.enqueue("last")
+        wait_until(lambda: placed.all_ended(["last"]), "the last run ended", LIMIT_SECONDS)
+    assert placed.faults(["last"]) == []
+
+
+def children_of(pid: int | None) -> list[int]:
+    """The living children of a process, whichever of its threads made them."""
+    lists = [file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for children in lists for child in children.split() if is_alive(int(child))]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@on_each
+def test_messages_that_anybody_may_send_stop_no_worker_and_touch_no_run_of_others(placed: Stage) -> None:
+    first = placed.agent.first_step()
+    with placed.workers(1):
+        placed.enqueue("mine", gated=True)
+        wait_until(lambda: placed.bodies("mine"), "the body runs", LIMIT_SECONDS)
+        for arguments in (("x" + "é" * 400, 1), ("mine", 10**30), ("mine", True), (None, None), (), ({"run": 1}, [2])):
+            placed.app.send_task(f"{placed.agent.name}.{first.name}", args=arguments)
+        placed.open_gate("mine")
+        wait_until(lambda: placed.all_ended(["mine"]), "the run ended", LIMIT_SECONDS)
+    assert len(placed.bodies("mine")) == 1
+    assert placed.faults(["mine"]) == []

@@ -132,6 +132,12 @@ def test_an_exception_that_becomes_a_doubt_is_a_warning_with_its_traceback(
     assert record.exc_info[1] is error
 
 
+def test_the_traceback_of_a_doubt_can_be_written_to_any_log(here: OneProcess, log: pytest.LogCaptureFixture) -> None:
+    here.run(doubtful(here, "manual", TimeoutError("no \ud800 answer")))
+    assert "TimeoutError: no \\ud800 answer" in log.text
+    assert "\ud800" not in log.text
+
+
 @pytest.mark.parametrize("effect", ["keyed", "probed", "manual"])
 def test_a_run_that_waits_because_of_a_doubt_is_a_warning(
     here: OneProcess, log: pytest.LogCaptureFixture, effect: str
