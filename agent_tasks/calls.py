@@ -9,7 +9,7 @@ from agent_tasks.operations import CRASHES, Operation, describe_failure, failure
 from agent_tasks.probing import ask_the_world
 from agent_tasks.recovery import Decision, Promise, decide
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply
-from agent_tasks.suspensions import Ask, Asked, Wait
+from agent_tasks.suspensions import Ask, Asked, Wait, about
 from agent_tasks.tools import Guard
 from agent_tasks.transactional import execute_transactional
 from checkpoint import codec
@@ -75,7 +75,7 @@ def settle_doubt(attempt: Attempt, operation: Operation) -> None:
     elif decision is Decision.WAIT:
         _wait_for_horizon(attempt, operation)
     else:
-        attempt.suspend(Ask(f"did {operation.tool} happen?", (unknown_question(operation),)))
+        attempt.suspend(Ask(f"did {operation.tool} happen?", (about(Question.UNKNOWN, operation),)))
 
 
 def settle_unasked(attempt: Attempt, *, at_end: bool) -> None:
@@ -90,7 +90,7 @@ def settle_unasked(attempt: Attempt, *, at_end: bool) -> None:
     while (doubtful := next(_doubts(attempt, at_end=at_end), None)) is not None:
         settle_doubt(attempt, doubtful)
     left = [o for o in attempt.unasked() if o.status is OperationStatus.SUCCEEDED and o.row["call_key"] is None]
-    orphans = tuple(orphan_question(operation) for operation in left)
+    orphans = tuple(about(Question.ORPHAN, operation) for operation in left)
     if orphans:
         attempt.suspend(Ask("effects that this line does not ask for", orphans))
 
@@ -101,28 +101,6 @@ def _doubts(attempt: Attempt, *, at_end: bool) -> Iterator[Operation]:
         open_yet = operation.operation_id in attempt.asked or operation.row["call_key"] is not None
         if operation.status in IN_DOUBT and (at_end or not open_yet):
             yield operation
-
-
-def unknown_question(operation: Operation) -> Asked:
-    """Ask a person whether an operation happened."""
-    return Asked(
-        Question.UNKNOWN,
-        operation.operation_id,
-        operation.operation_id,
-        operation.attempts,
-        detail={"tool": operation.tool, "args": operation.args},
-    )
-
-
-def orphan_question(operation: Operation) -> Asked:
-    """Ask a person what to do about an effect that nobody asks for."""
-    return Asked(
-        Question.ORPHAN,
-        operation.operation_id,
-        operation.operation_id,
-        operation.attempts,
-        detail={"tool": operation.tool, "args": operation.args},
-    )
 
 
 def _until_decided(attempt: Attempt, request: Request) -> Any:
@@ -151,8 +129,10 @@ def _act(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
     if decision is Decision.CONFLICT:
         return _other_arguments(attempt, request, seen)
     if decision is Decision.ASK_RESULT:
-        return attempt.suspend(Ask(f"what was the result of {tool.name}?", (result_question(seen),)))
-    return attempt.suspend(Ask(f"did {tool.name} happen?", (unknown_question(seen),)))
+        return attempt.suspend(
+            Ask(f"what was the result of {tool.name}?", (about(Question.RESULT, seen, error=seen.error),))
+        )
+    return attempt.suspend(Ask(f"did {tool.name} happen?", (about(Question.UNKNOWN, seen),)))
 
 
 def _recorded_result(attempt: Attempt, seen: Operation) -> Any:
@@ -160,18 +140,7 @@ def _recorded_result(attempt: Attempt, seen: Operation) -> Any:
         return seen.result
     except CheckpointError as error:  # written by another release, or damaged: it happened all the same
         reason = f"the recorded result of {seen.tool} cannot be read: {error}"
-        return attempt.suspend(Ask(reason, (result_question(seen),)))
-
-
-def result_question(operation: Operation) -> Asked:
-    """Ask a person for a result that could not be stored."""
-    return Asked(
-        Question.RESULT,
-        operation.operation_id,
-        operation.operation_id,
-        operation.attempts,
-        detail={"tool": operation.tool, "args": operation.args, "error": operation.error},
-    )
+        return attempt.suspend(Ask(reason, (about(Question.RESULT, seen, error=seen.error),)))
 
 
 def _wait_for_horizon(attempt: Attempt, operation: Operation) -> NoReturn:
@@ -268,7 +237,7 @@ def _succeeded(attempt: Attempt, request: Request, operation: Operation, value: 
         attempt.suspend(
             Ask(
                 f"the result of {request.tool.name} could not be stored: {text_of(error)}",
-                (result_question(attempt.known[operation.operation_id]),),
+                (about(Question.RESULT, operation, error=operation.error),),
             )
         )
     recorder.outcome(attempt, operation, OperationStatus.SUCCEEDED, result=result, unsettled=0)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from agent_tasks.attempt import Attempt, working_for
-from agent_tasks.calls import orphan_question, settle_unasked
+from agent_tasks.calls import settle_unasked
 from agent_tasks.errors import BadOutcome, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
 from agent_tasks.operations import CRASHES, name_of, text_of, traceback_of
 from agent_tasks.outcomes import Done, Fail, Next, Outcome, error_line
 from agent_tasks.states import Question, RunStatus
 from agent_tasks.steps import Step, StepState
-from agent_tasks.suspensions import Ask, Asked, Lost, log_attention
+from agent_tasks.suspensions import Ask, Asked, Lost, about, log_attention
 from checkpoint import CheckpointState
 from checkpoint.errors import CheckpointError, UnstorableValue
 
@@ -271,7 +271,7 @@ class Coordinator:
             return
         if isinstance(committed, tuple):
             attempt.doomed = Ask(
-                "effects that this line does not ask for", tuple(orphan_question(o) for o in committed)
+                "effects that this line does not ask for", tuple(about(Question.ORPHAN, o) for o in committed)
             )
             self._suspend(attempt)
         elif not committed:

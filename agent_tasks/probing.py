@@ -12,7 +12,7 @@ from agent_tasks.clock import microseconds
 from agent_tasks.operations import describe_failure, text_of
 from agent_tasks.schema import MAX_EXTERNAL_ID_LENGTH
 from agent_tasks.states import OperationStatus, Question
-from agent_tasks.suspensions import Ask, Asked, Wait
+from agent_tasks.suspensions import Ask, Wait, about
 from checkpoint import codec
 
 if TYPE_CHECKING:
@@ -49,10 +49,7 @@ def ask_the_world(attempt: Attempt, tool: Tool[..., Any], operation: Operation) 
             else f"cannot tell: {text_of(answer.reason)}"
         )
         if recorder.answer(attempt, operation, said, settles=OperationStatus.UNKNOWN):
-            detail = {"tool": operation.tool, "args": operation.args, "probe": said}
-            question = Asked(
-                Question.UNKNOWN, operation.operation_id, operation.operation_id, operation.attempts, detail=detail
-            )
+            question = about(Question.UNKNOWN, operation, probe=said)
             attempt.suspend(Ask(f"did {tool.name} happen? Its probe says: {said}", (question,)))
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from agent_tasks.clock import microseconds
 from agent_tasks.errors import AgentTasksError, LedgerUnavailable
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply, RunStatus
-from agent_tasks.suspensions import Asked, Lost
+from agent_tasks.suspensions import Lost, about
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -203,14 +203,7 @@ class Recorder:
             return runs.wake(connection, attempt.run_id, was=was)
         found = ledger.find(connection, operation.operation_id)
         if status is OperationStatus.SUCCEEDED and found is not None and _is_contradicted(found, attempt, operation):
-            question = Asked(
-                Question.DOUBLED,
-                operation.operation_id,
-                operation.operation_id,
-                operation.attempts,
-                detail={"tool": operation.tool, "args": operation.args},
-            )
-            self.runtime.inbox.open(connection, attempt.run_id, question)
+            self.runtime.inbox.open(connection, attempt.run_id, about(Question.DOUBLED, operation))
         return False
 
     def never_sent(self, attempt: Attempt, operation: Operation) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_tasks.identity import item_id
 from agent_tasks.states import REPLIES, Question
+
+if TYPE_CHECKING:
+    from agent_tasks.operations import Operation
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,13 @@ class Asked:
     def command(self) -> str:
         """The line that answers it, with the replies to choose from."""
         return f"agent-tasks inbox resolve {self.item_id} {'|'.join(REPLIES[self.question])} --why …"
+
+
+def about(question: Question, operation: Operation, **more: Any) -> Asked:
+    """Ask about the try at which an operation stands, with what was called and ``more`` before the person's eyes."""
+    identifier = operation.operation_id
+    detail = {"tool": operation.tool, "args": operation.args, **more}
+    return Asked(question, identifier, identifier, operation.attempts, detail=detail)
 
 
 @dataclass(frozen=True)

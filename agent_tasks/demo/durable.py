@@ -144,7 +144,7 @@ def _awaited(left: Iterable[RunHandle]) -> str:
 
 def _what_hangs(runs: dict[str, RunHandle]) -> str:
     hanging = [
-        f"{cart}: run {run.run_id} is {status}" + (f", it waits {run.waiting_for}" if run.waiting_for else "")
+        f"{cart}: run {run.run_id} is {status}" + (f"; it waits: {run.waiting_for}" if run.waiting_for else "")
         for cart, run in runs.items()
         if (status := run.status) not in FINISHED
     ]

@@ -512,7 +512,12 @@ CASES = [
         "a run id that is too long", enqueued(run_id="x" * 201), AgentTasksError, r"run_id must be a text of 1 to 200"
     ),
     Case("an empty dedupe key", enqueued(dedupe_key=""), AgentTasksError, r"dedupe_key must be a text of 1 to 200"),
-    Case("a priority that is a text", enqueued(priority="high"), AgentTasksError, r"must be an integer, got 'high'"),
+    Case(
+        "a priority that is a text",
+        enqueued(priority="high"),
+        AgentTasksError,
+        r"must be a whole number from 0 to 255, got 'high'",
+    ),
     Case(
         "the same dedupe key with other input",
         same_dedupe_key,
