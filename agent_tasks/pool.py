@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +55,21 @@ class HeldByProcess:
 
 
 class SurvivingPool(Pool):
-    """billiard's pool with locks that a killed process does not keep."""
+    """billiard's pool with locks that a killed process does not keep.
+
+    Attributes:
+        folder: of the locks; must outlive the pool, and must not be removed by a child that forgets the pool.
+    """
+
+    folder: Path
 
     def _setup_queues(self) -> None:
         super()._setup_queues()
-        self._locks = tempfile.TemporaryDirectory(prefix="agent-tasks-")
-        self._inqueue._rlock = HeldByProcess(Path(self._locks.name, "tasks"))
-        self._outqueue._wlock = HeldByProcess(Path(self._locks.name, "results"))
+        self._inqueue._rlock = HeldByProcess(self.folder / "tasks.lock")
+        self._outqueue._wlock = HeldByProcess(self.folder / "results.lock")
 
 
-def use_surviving_pool(pool: Any) -> None:
-    """Let a worker's pool, which has not started yet, make its processes with these locks where it needs any."""
+def use_surviving_pool(pool: Any, folder: Path) -> None:
+    """Let a worker's pool, which has not started yet, make its processes with locks in ``folder`` where it needs any."""
     if sys.platform != "win32" and hasattr(pool, "BlockingPool"):
-        pool.BlockingPool = SurvivingPool
+        pool.BlockingPool = type("SurvivingPool", (SurvivingPool,), {"folder": folder})

@@ -98,8 +98,8 @@ class AgentWorkerStep(bootsteps.StartStopStep):
             prepare(settings.database_url, settings.table_prefix)
         except LedgerUnavailable as error:  # it may come back; nothing is claimed before
             logger.warning("%s", error, extra={"action": "ledger_unavailable"})
-        use_surviving_pool(worker.pool)
         self._slots = Slots.temporary()
+        use_surviving_pool(worker.pool, self._slots.path.parent)
         os.environ[SLOTS_VARIABLE] = str(self._slots.path)
 
     def start(self, worker: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,8 @@ def test_a_worker_whose_idle_children_are_killed_again_and_again_goes_on(placed:
             killed = children_of(fleet.workers[0].pid)
             assert killed
             for pid in killed:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # the pool may be replacing it this very moment
+                    os.kill(pid, signal.SIGKILL)
             wait_until(
                 lambda killed=killed: len(set(children_of(fleet.workers[0].pid)) - set(killed)) == 2,
                 "the pool has new processes",

@@ -29,12 +29,12 @@ def test_a_lock_whose_holder_is_killed_can_be_taken(tmp_path: Path) -> None:
         assert held
 
 
-def test_only_a_pool_with_a_blocking_kind_is_given_the_locks() -> None:
+def test_only_a_pool_with_a_blocking_kind_is_given_the_locks(tmp_path: Path) -> None:
     class WithOne:
         BlockingPool = object
 
     pool, other = WithOne(), object()
-    use_surviving_pool(pool)
-    use_surviving_pool(other)
-    assert pool.BlockingPool is SurvivingPool
+    use_surviving_pool(pool, tmp_path)
+    use_surviving_pool(other, tmp_path)
+    assert issubclass(pool.BlockingPool, SurvivingPool)
     assert not hasattr(other, "BlockingPool")
