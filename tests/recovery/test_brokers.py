@@ -105,7 +105,7 @@ def children_of(pid: int | None) -> list[int]:
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except OSError:  # it ended, and was collected, while it was looked at
         return False
 
 
