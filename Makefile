@@ -26,8 +26,9 @@ $(INSTALLED): pyproject.toml
 		|| { echo "$(PYTHON) is older than Python 3.10; name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 		|| { rm -rf $(VENV); echo "$(PYTHON) cannot make an environment; on Debian: apt install python3-venv" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable '.[postgres,redis,flower,zstd]'
+	@echo "setting up $(VENV), which takes about half a minute" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable '.[postgres,redis,flower,zstd]'
 	@touch $@
 
 demo: $(INSTALLED) ## kill workers at the worst moments and see what the outside world got
