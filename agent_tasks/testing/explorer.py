@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +22,7 @@ from agent_tasks.clock import MICROSECONDS, Clock
 from agent_tasks.config import Settings
 from agent_tasks.database import open_engine
 from agent_tasks.doorbell import InlineBell, Ring
+from agent_tasks.errors import LedgerUnavailable
 from agent_tasks.inline import answer
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
@@ -254,14 +256,16 @@ class _Play:
                 answer(runtime, agent, self.unacked)
                 self.unacked = None
                 self._check(runtime)
-            sweeper.sweep()
+            with suppress(LedgerUnavailable):  # as the worker's thread does: the next turn comes all the same
+                sweeper.sweep()
             self._check(runtime)
             if bell.rings:
                 continue
             if run.status in FINISHED:
                 break
             if run.status is RunStatus.NEEDS_ATTENTION:
-                settle_inbox(runtime, self.explorer.world)
+                with suppress(LedgerUnavailable):  # a person who is told so looks again
+                    settle_inbox(runtime, self.explorer.world)
             else:
                 self._wait(runtime)
         else:

@@ -58,6 +58,36 @@ def test_the_explorer_sees_an_effect_that_is_executed_again_without_asking(
     assert bool(doubled) == (effect != Effect.KEYED)
 
 
+class LosesAnAnswer(VendorWorld):
+    """A vendor whose first answer in each schedule is lost after the effect."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.answers_lost = 0
+
+    def act(self, reference: str, *, key: str | None = None) -> int:
+        number = super().act(reference, key=key)
+        if not self.answers_lost:
+            self.answers_lost += 1
+            raise ConnectionError("reset by peer")
+        return number
+
+
+@pytest.mark.parametrize("effect", ["keyed", "probed", "manual"])
+def test_a_crash_at_any_boundary_of_settling_a_doubt_repeats_no_effect(effect: str, database_url: str) -> None:
+    """The run without a crash already parks, wakes, is asked about and answered, so a crash meets each of these."""
+    world = LosesAnAnswer()
+
+    found = explore_crashes(
+        agent_of(effect, world), {"what": "a"}, world, database_url=database_url, brokers=("emptied",)
+    )
+
+    assert not found.failures, found.report()
+    crossed = {point.name for point in found.points if point.kind == "commit"}
+    settling = {"keyed": set(), "probed": {"answer"}, "manual": {"resolve"}}[effect]
+    assert crossed >= {"suspend", "wake"} | settling
+
+
 def test_a_schedule_that_never_meets_its_crossing_is_a_failure() -> None:
     world = VendorWorld()
     found = explore_crashes(agent_of("keyed", world), {"what": "a"}, world, brokers=("redelivers",), lost_answers=False)
