@@ -7,7 +7,6 @@ import time
 from asyncio import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,13 +18,13 @@ from agent_tasks.errors import BadOutcome, LedgerUnavailable, StepSuspended, Unk
 from agent_tasks.operations import CRASHES, name_of, text_of, traceback_of
 from agent_tasks.outcomes import Done, Fail, Next, Outcome, error_line
 from agent_tasks.states import Question, RunStatus
-from agent_tasks.steps import Step, StepState
+from agent_tasks.steps import Step, StepState, what_is_wrong
 from agent_tasks.suspensions import Ask, Asked, Lost, about, log_attention
 from checkpoint import CheckpointState
 from checkpoint.errors import CheckpointError, UnstorableValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from sqlalchemy import Connection, RowMapping
 
@@ -205,7 +204,7 @@ class Coordinator:
                     f"{attempt.agent.name!r}.{did_you_mean(str(name), attempt.agent.steps)}"
                 )
             return Next(str(name))
-        raise BadOutcome(f"run {attempt.run_id!r}: step {step.name!r} {_what_is_wrong(returned, attempt.agent.steps)}")
+        raise BadOutcome(f"run {attempt.run_id!r}: step {step.name!r} {what_is_wrong(returned, attempt.agent.steps)}")
 
     def _failed(self, attempt: Attempt, error: Exception) -> Outcome:
         said, text = text_of(error), traceback_of(error)
@@ -386,17 +385,3 @@ class Coordinator:
 
 def _error_of(attempt: Attempt, outcome: Fail) -> dict[str, Any]:
     return attempt.failure or {"type": "fail", "text": outcome.reason, "traceback": ""}
-
-
-def _what_is_wrong(returned: Any, steps: Mapping[str, Step]) -> str:
-    """Say what a step should have returned instead of this, which is no outcome."""
-    if returned is None:
-        return "returned nothing; end it with return done(…), return fail(…) or the next step's function."
-    near = get_close_matches(returned, steps, n=1) if isinstance(returned, str) else []
-    if not near:
-        return f"must return done(…), fail(…) or a step, got {returned!r}."
-    function = getattr(steps[near[0]].function, "__name__", "")
-    name = function if function.isidentifier() else near[0]
-    if returned in steps:
-        return f"returned the name {returned!r}; return the function itself: return {name}."
-    return f"returned {returned!r}, which is no step.{did_you_mean(returned, steps)} Return the function itself: return {name}."

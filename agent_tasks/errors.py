@@ -93,10 +93,6 @@ class ArgumentsNotStorable(AgentTasksError):
     """The arguments of a tool call cannot be stored; nothing was sent."""
 
 
-class OperationConflict(AgentTasksError):
-    """An operation was asked for again with other arguments."""
-
-
 class ToolFailed(AgentTasksError):
     """A tool call failed.
 

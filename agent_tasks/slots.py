@@ -10,6 +10,7 @@ import mmap
 import os
 import shutil
 import struct
+import sys
 import tempfile
 import threading
 import weakref
@@ -19,10 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-try:
+if sys.platform != "win32":  # which has no prefork pool, and so no second process to keep out
     import fcntl
-except ImportError:  # pragma: no cover - Windows has no prefork pool
-    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,7 +185,7 @@ class Slots:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with self._thread_lock, self.path.with_suffix(".lock").open("a") as lock:
-            if fcntl is not None:
+            if sys.platform != "win32":
                 fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process that holds it
             yield
 

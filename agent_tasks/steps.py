@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from agent_tasks.errors import did_you_mean
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from checkpoint import CheckpointState
 
@@ -71,3 +74,17 @@ class StepState(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"StepState({self._checkpoint.agent_state!r})"
+
+
+def what_is_wrong(returned: Any, steps: Mapping[str, Step]) -> str:
+    """Say what a step should have returned instead of this, which is no outcome."""
+    if returned is None:
+        return "returned nothing; end it with return done(…), return fail(…) or the next step's function."
+    near = get_close_matches(returned, steps, n=1) if isinstance(returned, str) else []
+    if not near:
+        return f"must return done(…), fail(…) or a step, got {returned!r}."
+    function = getattr(steps[near[0]].function, "__name__", "")
+    name = function if function.isidentifier() else near[0]
+    if returned in steps:
+        return f"returned the name {returned!r}; return the function itself: return {name}."
+    return f"returned {returned!r}, which is no step.{did_you_mean(returned, steps)} Return the function itself: return {name}."
