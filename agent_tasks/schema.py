@@ -108,9 +108,19 @@ def _runs(prefix: str, metadata: MetaData) -> Table:
         Column("created_at", BigInteger, nullable=False),
         Column("updated_at", BigInteger, nullable=False),
         Column("finished_at", BigInteger),
+        Column("parent_line", Integer, nullable=False, server_default="0"),  # which the present line began from
+        Column("retries", Integer, nullable=False, server_default="0"),  # of the next step, since the last commit
+        Column("request", String(16)),  # cancel: honoured in the owner's next fenced statement
+        Column("recovery", String(16), nullable=False, server_default="auto"),  # auto | manual
+        Column("steps_allowed", Integer),  # beyond it a person is asked; NULL: what the agent says
+        Column("task", String(400)),  # that its doorbells ring, for a plain task; NULL: the task of the step
+        Column("message", LargeBinary),  # plain tasks: what Celery's own features need with each doorbell
+        Column("keeps_result", SmallInteger, nullable=False, server_default="0"),  # Celery's backend wants its result
+        Column("expires_at", BigInteger),  # no first attempt begins after it
         UniqueConstraint("agent", "dedupe_key", name=f"{prefix}runs_dedupe"),
         # Finished runs have due_at NULL and leave the index where it can be partial.
         Index(f"{prefix}runs_due", "due_at", postgresql_where=Column("due_at").isnot(None)),
+        Index(f"{prefix}runs_finished", "finished_at", postgresql_where=Column("finished_at").isnot(None)),
     )
 
 
@@ -151,6 +161,7 @@ def _operations(prefix: str, metadata: MetaData) -> Table:
         Column("finished_at", BigInteger),
         Column("resolved_by", String(200)),
         Column("resolved_why", Text),
+        Column("key_until", BigInteger),  # the vendor honours the key until then
         Index(f"{prefix}operations_run", "run_id", "seq"),
     )
 
