@@ -13,7 +13,7 @@ SOURCES := agent_tasks checkpoint
 CHECKED := $(SOURCES) tests celeryconfig.py $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types model bench check format clean
+.PHONY: help setup demo test lint types model mutants bench check format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ types: $(INSTALLED) ## mypy --strict on both packages
 
 model: $(INSTALLED) ## check the protocol, as designed and with each part taken out
 	$(BIN)/python -m tests.model
+
+mutants: $(INSTALLED) ## take one protection after another out of the code, and see that tests notice
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: $(INSTALLED) ## measure recovery against its budget
 	$(BIN)/python benchmarks/recovery.py --check $(ARGS)

@@ -1,0 +1,346 @@
+"""The lines of the engine that protect something, each with what takes it out and the tests that notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_FENCES = "tests/unit/test_fences.py"
+_VENDORS = "tests/integration/test_protocol_vendors.py"
+_ZOMBIES = "tests/integration/test_protocol_zombies.py"
+_DOUBTS = "tests/integration/test_protocol_doubts.py"
+_COMMITS = "tests/integration/test_protocol_commits.py"
+_CALLS = "tests/integration/test_protocol_calls.py"
+_CRASHES = "tests/integration/test_crashes.py"
+_SWEEPER = "tests/unit/test_sweeper.py"
+_HEARTBEAT = "tests/unit/test_heartbeat.py"
+
+_OVERTAKEN = "test_an_attempt_whose_fence_differs_in_one_word_writes_nothing"
+_FOREIGN = "test_a_row_that_is_not_as_the_writer_saw_it_is_left_alone"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One protection taken out of the code.
+
+    Attributes:
+        name: what is missing.
+        invariant: that it breaks.
+        file: of the line.
+        old, new: the line as it stands, once in its file, and what takes its place.
+        tests: pytest's names of those that must fail.
+    """
+
+    name: str
+    invariant: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+MUTANTS = [
+    # -- I2: one owner
+    Mutant(
+        "the fence out of the WHERE of an attempt's writes",
+        "I2",
+        "agent_tasks/runs.py",
+        "            c.fence == attempt.fence,\n            c.lease_token",
+        "            c.lease_token",
+        (f"{_FENCES}::{_OVERTAKEN}[sqlite-its commit-another fence]",),
+    ),
+    Mutant(
+        "the token out of it",
+        "I2",
+        "agent_tasks/runs.py",
+        "            c.lease_token == attempt.token,\n            c.seq",
+        "            c.seq",
+        (f"{_FENCES}::{_OVERTAKEN}[sqlite-its commit-another token]",),
+    ),
+    Mutant(
+        "the seq out of it",
+        "I2",
+        "agent_tasks/runs.py",
+        "            c.seq == attempt.seq - 1,\n            c.status == RunStatus.RUNNING,",
+        "            c.status == RunStatus.RUNNING,",
+        (f"{_FENCES}::{_OVERTAKEN}[sqlite-its commit-another seq]",),
+    ),
+    Mutant(
+        "the status out of it",
+        "I2",
+        "agent_tasks/runs.py",
+        "            c.seq == attempt.seq - 1,\n            c.status == RunStatus.RUNNING,",
+        "            c.seq == attempt.seq - 1,",
+        (f"{_FENCES}::{_OVERTAKEN}[sqlite-its commit-it is waiting]",),
+    ),
+    Mutant(
+        "FOR SHARE out of the intent",
+        "I2",
+        "agent_tasks/runs.py",
+        ".where(*self._fence(attempt)).with_for_update(read=share)",
+        ".where(*self._fence(attempt))",
+        (f"{_FENCES}::test_the_row_that_an_attempt_looks_at_is_its_own_until_it_commits",),
+    ),
+    Mutant(
+        "the fence out of the intent",
+        "I2",
+        "agent_tasks/recorder.py",
+        "            if run is None or self.looked_again(connection, attempt, run):\n                return run is not None, None",
+        "            if run is not None and self.looked_again(connection, attempt, run):\n                return True, None",
+        (f"{_ZOMBIES}::test_the_intent_of_a_zombie_that_was_overtaken_between_two_calls_is_not_written",),
+    ),
+    Mutant(
+        "the fence out of the outcome",
+        "I2",
+        "agent_tasks/recorder.py",
+        "            if run is not None and runtime.runs.is_owner(run, attempt):",
+        "            if run is not None:",
+        (f"{_ZOMBIES}::test_a_late_success_settles_the_doubt_and_requeues_the_waiting_run",),
+    ),
+    Mutant(
+        "a late outcome does not requeue its run",
+        "I2",
+        "agent_tasks/recorder.py",
+        "            return runs.wake(connection, attempt.run_id, was=was)",
+        "            return False",
+        (f"{_ZOMBIES}::test_a_late_success_settles_the_doubt_and_requeues_the_waiting_run",),
+    ),
+    Mutant(
+        "a contradiction is not shown to a person",
+        "I2",
+        "agent_tasks/recorder.py",
+        "            self.runtime.inbox.open(connection, attempt.run_id, about(Question.DOUBLED, operation))",
+        "            pass",
+        (f"{_ZOMBIES}::test_a_late_success_of_what_was_sent_again_is_shown_to_a_person",),
+    ),
+    Mutant(
+        "a claim takes the lease of a run that is running",
+        "I2",
+        "agent_tasks/runs.py",
+        "                c.status == RunStatus.QUEUED,\n                c.protocol",
+        "                c.protocol",
+        (f"{_FENCES}::test_a_claim_takes_only_the_queued_run_that_its_doorbell_names",),
+    ),
+    # -- I3: intent first
+    Mutant(
+        "no intent before the body",
+        "I3",
+        "agent_tasks/calls.py",
+        "    if effect is Effect.READ:\n        return _read(attempt, request, seen)",
+        "    if effect is not Effect.TRANSACTIONAL:\n        return _read(attempt, request, seen)",
+        (
+            f"{_CRASHES}::test_a_crash_at_any_boundary_repeats_no_effect[sqlite-manual-the message is redelivered]",
+            f"{_CRASHES}::test_a_crash_at_any_boundary_repeats_no_effect[sqlite-probed-the message is redelivered]",
+        ),
+    ),
+    # -- I4: stable identity
+    Mutant(
+        "other arguments are not noticed",
+        "I4",
+        "agent_tasks/operations.py",
+        'same_args=digest is None or digest == row["args_digest"],',
+        "same_args=True,",
+        (f"{_CALLS}::test_a_person_decides_what_other_arguments_mean",),
+    ),
+    # -- I6: lease-aware doubt
+    Mutant(
+        "no horizon",
+        "I6",
+        "agent_tasks/recovery.py",
+        "    if not operation.horizon_passed:\n        return Decision.WAIT",
+        "",
+        (
+            f"{_VENDORS}::test_nobody_is_asked_before_the_horizon",
+            f"{_VENDORS}::test_no_person_is_asked_before_the_horizon",
+        ),
+    ),
+    Mutant(
+        "a body may begin past its deadline",
+        "I6",
+        "agent_tasks/calls.py",
+        "    if operation.remaining() <= 0:",
+        "    if operation.remaining() < 0:",
+        (f"{_VENDORS}::test_a_body_whose_deadline_passed_before_it_began_is_not_begun",),
+    ),
+    Mutant(
+        "an intent that is found again gets a new deadline",
+        "I6",
+        "agent_tasks/recorder.py",
+        "            operation.deadline = deadline",
+        "            operation.deadline = runtime.clock.local() + request.timeout_seconds",
+        (f"{_COMMITS}::test_an_intent_that_is_found_again_keeps_its_first_deadline",),
+    ),
+    Mutant(
+        "the empty answer of a vendor whose view lags is believed",
+        "I6",
+        "agent_tasks/probing.py",
+        "        answer = _once_visible(tool, operation) or answer",
+        "        pass",
+        (f"{_VENDORS}::test_an_empty_answer_is_believed_only_when_the_effect_would_be_visible",),
+    ),
+    Mutant(
+        "a key is used after its life",
+        "I6",
+        "agent_tasks/recovery.py",
+        "promise.effect is Effect.KEYED and operation.key_lives and",
+        "promise.effect is Effect.KEYED and",
+        (
+            f"{_VENDORS}::test_a_key_whose_life_is_over_is_not_used_and_a_person_is_asked",
+            f"{_VENDORS}::test_a_key_that_would_die_during_the_request_is_not_used",
+        ),
+    ),
+    Mutant(
+        "a refusal speaks for earlier requests too",
+        "I6",
+        "agent_tasks/calls.py",
+        "isinstance(error, guard.refused) and operation.unsettled == 0",
+        "isinstance(error, guard.refused)",
+        (f"{_VENDORS}::test_a_refusal_after_an_ambiguous_try_settles_nothing",),
+    ),
+    # -- I7: one commit
+    Mutant(
+        "a commit whose answer was lost is not found again",
+        "I7",
+        "agent_tasks/coordinator.py",
+        '        return state.metadata.get("committed_by") == attempt.token',
+        "        return False",
+        (f"{_COMMITS}::test_a_commit_whose_answer_never_came_is_found_or_written_and_not_doubled",),
+    ),
+    # -- I9: nothing is stuck silently
+    Mutant(
+        "a heartbeat renews by run, whatever the fence",
+        "I9",
+        "agent_tasks/runs.py",
+        "tuple_(c.run_id, c.fence).in_(leases), c.status == RunStatus.RUNNING",
+        "c.run_id.in_([run_id for run_id, _ in leases]), c.status == RunStatus.RUNNING",
+        (f"{_FENCES}::{_FOREIGN}[sqlite-a heartbeat for another fence]",),
+    ),
+    Mutant(
+        "a heartbeat renews whatever the status",
+        "I9",
+        "agent_tasks/runs.py",
+        "tuple_(c.run_id, c.fence).in_(leases), c.status == RunStatus.RUNNING",
+        "tuple_(c.run_id, c.fence).in_(leases)",
+        (
+            f"{_FENCES}::{_FOREIGN}[sqlite-a heartbeat for a run that waits]",
+            f"{_HEARTBEAT}::test_a_run_that_its_attempt_gave_back_is_not_renewed",
+        ),
+    ),
+    Mutant(
+        "an attempt past the step's time limit is renewed for ever",
+        "I9",
+        "agent_tasks/heartbeat.py",
+        "if lease.fence is not None and now < lease.renew_until",
+        "if lease.fence is not None",
+        (f"{_HEARTBEAT}::test_a_lease_is_not_renewed_when",),
+    ),
+    Mutant(
+        "due_at is moved for a ring whatever the status",
+        "I9",
+        "agent_tasks/runs.py",
+        "c.run_id == run_id, c.status == RunStatus.QUEUED, c.due_at == seen_due_at",
+        "c.run_id == run_id, c.due_at == seen_due_at",
+        (f"{_FENCES}::{_FOREIGN}[sqlite-a ring for a run that is running]",),
+    ),
+    Mutant(
+        "due_at is moved for a ring whoever moved it before",
+        "I9",
+        "agent_tasks/runs.py",
+        "c.status == RunStatus.QUEUED, c.due_at == seen_due_at, c.due_at <= self.clock.now()",
+        "c.status == RunStatus.QUEUED, c.due_at <= self.clock.now()",
+        (f"{_FENCES}::{_FOREIGN}[sqlite-a ring for a due time that somebody moved]",),
+    ),
+    Mutant(
+        "a run is woken whatever its status",
+        "I9",
+        "agent_tasks/runs.py",
+        "c.run_id == run_id, c.status == RunStatus.WAITING, c.due_at <= self.clock.now()",
+        "c.run_id == run_id, c.due_at <= self.clock.now()",
+        (f"{_FENCES}::{_FOREIGN}[sqlite-a waking of a run that is running]",),
+    ),
+    Mutant(
+        "a wait is written over what came in since",
+        "I9",
+        "agent_tasks/runs.py",
+        '        if row["wakeups"] == attempt.wakeups:',
+        "        if True:",
+        (f"{_ZOMBIES}::test_a_wait_is_not_written_over_an_outcome_that_came_in_since_the_claim",),
+    ),
+    Mutant(
+        "leases are taken over at the first look after an outage",
+        "I9",
+        "agent_tasks/sweeper.py",
+        "            if self._may_take_over():",
+        "            if True:",
+        (
+            f"{_SWEEPER}::test_nothing_is_taken_over_before_a_full_lease_of_contact",
+            f"{_SWEEPER}::test_an_outage_counts_the_contact_anew",
+        ),
+    ),
+    Mutant(
+        "no sweeper wakes what waits",
+        "I9",
+        "agent_tasks/sweeper.py",
+        "            self._wake_due(swept)",
+        "            pass",
+        (f"{_SWEEPER}::test_a_run_that_waits_for_a_time_is_woken_when_it_has_come",),
+    ),
+    # -- I13: no orphan in silence
+    Mutant(
+        "a new effect is begun whatever this line left out",
+        "I13",
+        "agent_tasks/calls.py",
+        "        settle_unasked(attempt, at_end=False)",
+        "        pass",
+        (f"{_CALLS}::test_an_effect_of_a_path_that_is_not_taken_again_is_shown_before_anything_new_happens",),
+    ),
+    # -- I14: no doubt left behind
+    Mutant(
+        "an answer about one try settles another",
+        "I14",
+        "agent_tasks/ledger.py",
+        "                c.attempts == operation.attempts,\n",
+        "",
+        (f"{_FENCES}::test_an_answer_about_one_try_never_settles_another",),
+    ),
+    Mutant(
+        "a request is begun from another try than was seen",
+        "I14",
+        "agent_tasks/ledger.py",
+        "c.status == seen.status, c.attempts == seen.attempts",
+        "c.status == seen.status",
+        (f"{_FENCES}::test_a_request_is_begun_only_from_the_row_that_was_seen",),
+    ),
+    Mutant(
+        "a step commits over a doubt that it did not ask about",
+        "I14",
+        "agent_tasks/coordinator.py",
+        "            outcome = self._outcome_of(attempt, step, returned)\n            settle_unasked(attempt, at_end=True)",
+        "            outcome = self._outcome_of(attempt, step, returned)",
+        (f"{_DOUBTS}::test_a_doubt_that_the_next_attempt_does_not_ask_for_is_settled_before_its_commit",),
+    ),
+    # -- I15: code never sees a doubt
+    Mutant(
+        "a doomed attempt may call again",
+        "I15",
+        "agent_tasks/attempt.py",
+        "    def _check(self, tool: Tool[..., Any]) -> None:\n        self.raise_if_doomed()",
+        "    def _check(self, tool: Tool[..., Any]) -> None:",
+        (f"{_DOUBTS}::test_a_step_that_swallows_a_doubt_neither_acts_on_it_nor_commits_it",),
+    ),
+    Mutant(
+        "a doomed attempt may commit",
+        "I15",
+        "agent_tasks/coordinator.py",
+        "        if attempt.doomed is not None:\n            self._suspend(attempt)\n        elif isinstance(outcome, Crashed):",
+        "        if isinstance(outcome, Crashed):",
+        (f"{_DOUBTS}::test_a_step_that_swallows_a_doubt_neither_acts_on_it_nor_commits_it",),
+    ),
+    Mutant(
+        "a time-out counts as a failure",
+        "I15",
+        "agent_tasks/calls.py",
+        "    if refused or guard.effect is Effect.REPEATABLE:",
+        "    if True:",
+        (f"{_DOUBTS}::test_no_exception_of_a_body_reaches_a_step_that_would_charge_again",),
+    ),
+]
