@@ -131,6 +131,29 @@ def test_a_step_that_swallows_a_doubt_neither_acts_on_it_nor_commits_it(
     assert len(here.operations()) == 1
 
 
+@pytest.mark.parametrize("other", ["read", "manual"])
+def test_after_a_swallowed_doubt_not_even_a_call_that_has_its_own_identity_is_made(here: Duel, other: str) -> None:
+    charge, calls = timing_out(here), list[str]()
+
+    @tool(effect=other, timeout=TIMEOUT, key=lambda text: text)
+    def tell(text: str) -> None:
+        calls.append(text)
+
+    def pay(_state: Any) -> Any:
+        try:
+            charged = charge(100)
+        except BaseException:
+            tell("the charge failed")
+            raise
+        return done(charged)
+
+    order = here.agent(charge, tell, pay=pay)
+    run = here.run(order)
+    assert here.drive(order) is RunStatus.SUCCEEDED
+    assert (run.get(timeout=0), calls) == ("charge 1", [])
+    assert len(here.operations()) == 1
+
+
 class Speechless(Exception):
     """An exception whose text cannot be had."""
 

@@ -325,7 +325,7 @@ MUTANTS = [
         "agent_tasks/attempt.py",
         "    def _check(self, tool: Tool[..., Any]) -> None:\n        self.raise_if_doomed()",
         "    def _check(self, tool: Tool[..., Any]) -> None:",
-        (f"{_DOUBTS}::test_a_step_that_swallows_a_doubt_neither_acts_on_it_nor_commits_it",),
+        (f"{_DOUBTS}::test_after_a_swallowed_doubt_not_even_a_call_that_has_its_own_identity_is_made",),
     ),
     Mutant(
         "a doomed attempt may commit",
