@@ -147,9 +147,7 @@ class Coordinator:
         moved = runtime.boundary.commit(
             "ring",
             runtime.engine,
-            lambda connection: runtime.runs.rung(
-                connection, run_id, row["due_at"], runtime.settings.ring_again_seconds
-            ),
+            lambda connection: runtime.due.rung(connection, run_id, row["due_at"], runtime.settings.ring_again_seconds),
         )
         if moved:
             runtime.ring(run_id)

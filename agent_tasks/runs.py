@@ -150,7 +150,7 @@ class Runs:
         """Renew the leases of the (run_id, fence) pairs that are still running; locked rows wait for the next time."""
         c = self.table.c
         mine = and_(tuple_(c.run_id, c.fence).in_(leases), c.status == RunStatus.RUNNING)
-        connection.execute(update(self.table).where(mine, self._free(mine)).values(due_at=self._lease_end()))
+        connection.execute(update(self.table).where(mine, self.unheld(mine)).values(due_at=self._lease_end()))
 
     # -- the end of an attempt ---------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Runs:
         """
         c = self.table.c
         connection.execute(update(self.table).where(c.run_id == run_id).values(wakeups=c.wakeups + 1))
-        return self._requeue(connection, c.run_id == run_id, c.status.in_([str(status) for status in was]))
+        return self.requeue(connection, c.run_id == run_id, c.status.in_([str(status) for status in was]))
 
     def release_dead(self, connection: Connection, run_id: str, token: str, *, wait: bool = True) -> RowMapping | None:
         """End the lease of an attempt whose process is dead; the row before it, or None if the lease is gone.
@@ -277,7 +277,7 @@ class Runs:
         """Requeue a run that waited for a person, with its crashes forgiven; True if it is queued now."""
         c = self.table.c
         connection.execute(update(self.table).where(c.run_id == run_id).values(wakeups=c.wakeups + 1, crashes=0))
-        return self._requeue(connection, c.run_id == run_id, c.status == RunStatus.NEEDS_ATTENTION)
+        return self.requeue(connection, c.run_id == run_id, c.status == RunStatus.NEEDS_ATTENTION)
 
     def abort(self, connection: Connection, run_id: str, reason: str) -> bool:
         """End a run that waits for a person as failed."""
@@ -301,7 +301,8 @@ class Runs:
             == 1
         )
 
-    def _requeue(self, connection: Connection, *where: ColumnElement[bool]) -> bool:
+    def requeue(self, connection: Connection, *where: ColumnElement[bool]) -> bool:
+        """Make the run that fits claimable now; False if none does."""
         statement = (
             update(self.table)
             .where(*where)
@@ -315,87 +316,7 @@ class Runs:
         )
         return connection.execute(statement).rowcount == 1
 
-    # -- the sweeper's questions --------------------------------------------------------------------------------------
-
-    def due(self, connection: Connection, status: RunStatus, limit: int) -> Sequence[Any]:
-        """Return the runs of one status whose time has come: most urgent first, then longest due."""
-        c = self.table.c
-        return connection.execute(
-            select(
-                c.run_id,
-                c.agent,
-                c.seq,
-                c.next_step,
-                c.queue,
-                c.due_at,
-                c.created_at,
-                c.updated_at,
-                c.crashes,
-                c.priority,
-                self.clock.now().label("now"),
-            )
-            .where(c.due_at <= self.clock.now(), c.status == status, c.protocol <= PROTOCOL)
-            .order_by(c.priority.desc(), c.due_at)
-            .limit(limit)
-        ).all()
-
-    def due_queues(self, connection: Connection) -> Sequence[str]:
-        """Return the queues in which a queued run has not been heard of for too long."""
-        c = self.table.c
-        rows = connection.execute(
-            select(c.queue).distinct().where(c.due_at <= self.clock.now(), c.status == RunStatus.QUEUED)
-        )
-        return [str(queue) for (queue,) in rows]
-
-    def due_in_queue(self, connection: Connection, queue: str, limit: int) -> Sequence[Any]:
-        """Return the queued runs of one queue to ring for, in order."""
-        c = self.table.c
-        return connection.execute(
-            select(
-                c.run_id,
-                c.agent,
-                c.seq,
-                c.next_step,
-                c.queue,
-                c.due_at,
-                c.updated_at,
-                c.priority,
-                c.waiting_for,
-                self.clock.now().label("now"),
-            )
-            .where(c.due_at <= self.clock.now(), c.status == RunStatus.QUEUED, c.queue == queue, c.protocol <= PROTOCOL)
-            .order_by(c.priority.desc(), c.due_at)
-            .limit(limit)
-        ).all()
-
-    def wake_due(self, connection: Connection, run_id: str) -> bool:
-        """Queue a waiting run whose time has come."""
-        c = self.table.c
-        due = and_(c.run_id == run_id, c.status == RunStatus.WAITING, c.due_at <= self.clock.now())
-        return self._requeue(connection, due, self._free(due))
-
-    def rung(
-        self,
-        connection: Connection,
-        run_id: str,
-        seen_due_at: int,
-        again_in_seconds: float,
-        waiting_for: str | None = None,
-    ) -> bool:
-        """Move a passed ``due_at`` before ringing; False if somebody else did, who then rings."""
-        c = self.table.c
-        due = and_(
-            c.run_id == run_id, c.status == RunStatus.QUEUED, c.due_at == seen_due_at, c.due_at <= self.clock.now()
-        )
-        statement = update(self.table).where(due, self._free(due))
-        return (
-            connection.execute(
-                statement.values(due_at=self.clock.in_(again_in_seconds), waiting_for=waiting_for)
-            ).rowcount
-            == 1
-        )
-
-    def _free(self, where: ColumnElement[bool]) -> ColumnElement[bool]:
+    def unheld(self, where: ColumnElement[bool]) -> ColumnElement[bool]:
         """Lock the rows that nobody else holds, and pass the others over; see :meth:`find`."""
         c = self.table.c
         free = select(c.run_id).where(where).order_by(c.run_id).with_for_update(skip_locked=True)

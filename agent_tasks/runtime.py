@@ -12,6 +12,7 @@ from agent_tasks.boundary import Boundary
 from agent_tasks.clock import Clock
 from agent_tasks.database import open_engine, parse_url
 from agent_tasks.doorbell import Bell, CeleryBell, Ring
+from agent_tasks.due import Due
 from agent_tasks.inbox import Inbox
 from agent_tasks.ledger import Ledger
 from agent_tasks.migrate import upgrade
@@ -60,6 +61,7 @@ class Runtime:
         self.bell = bell(self.boundary)
         self.tables = tables(settings.table_prefix)
         self.runs = Runs(self.tables, self.clock, settings)
+        self.due = Due(self.runs)
         self.ledger = Ledger(self.tables, self.clock)
         self.inbox = Inbox(self.tables, self.clock, self.runs, self.ledger)
         self.store = SqlStore(self.engine, prefix=f"{settings.table_prefix}checkpoint_")

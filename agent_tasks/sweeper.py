@@ -86,7 +86,7 @@ class Sweeper:
         return found
 
     def _due(self, status: RunStatus) -> list[Any]:
-        return list(self._read(lambda connection: self.runtime.runs.due(connection, status, BATCH)))
+        return list(self._read(lambda connection: self.runtime.due.runs_of(connection, status, BATCH)))
 
     def _take_over(self, expired: list[Any], swept: Swept) -> None:
         runtime = self.runtime
@@ -113,14 +113,14 @@ class Sweeper:
     def _wake_due(self, swept: Swept) -> None:
         runtime = self.runtime
         for row in self._due(RunStatus.WAITING):
-            wake = partial(runtime.runs.wake_due, run_id=row.run_id)
+            wake = partial(runtime.due.wake, run_id=row.run_id)
             if runtime.boundary.commit("wake", runtime.engine, wake):
                 swept.woken += 1
                 runtime.ring(row.run_id)
 
     def _ring_queued(self, swept: Swept) -> None:
         runtime = self.runtime
-        for queue in self._read(runtime.runs.due_queues):
+        for queue in self._read(runtime.due.queues):
             depth = runtime.bell.depth(queue)
             room = runtime.settings.queue_depth - (depth or 0)
             if room > 0:
@@ -128,10 +128,10 @@ class Sweeper:
 
     def _ring_queue(self, queue: str, room: int, swept: Swept, *, counted: bool) -> None:
         runtime = self.runtime
-        for row in self._read(partial(runtime.runs.due_in_queue, queue=queue, limit=room)):
+        for row in self._read(partial(runtime.due.in_queue, queue=queue, limit=room)):
             again = self._ring_again_seconds(row, counted=counted)
             move = partial(
-                runtime.runs.rung,
+                runtime.due.rung,
                 run_id=row.run_id,
                 seen_due_at=row.due_at,
                 again_in_seconds=again,

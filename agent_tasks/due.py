@@ -1,0 +1,102 @@
+"""The sweeper's questions: which runs are due, and the moves that keep two sweepers from answering both (I9)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import and_, select, update
+
+from agent_tasks.schema import PROTOCOL
+from agent_tasks.states import RunStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from agent_tasks.runs import Runs
+
+
+class Due:
+    """Statements on the runs whose time has come. The connection's transaction is the caller's."""
+
+    def __init__(self, runs: Runs) -> None:
+        self.runs, self.table, self.clock = runs, runs.table, runs.clock
+
+    def runs_of(self, connection: Connection, status: RunStatus, limit: int) -> Sequence[Any]:
+        """Return the runs of one status whose time has come: most urgent first, then longest due."""
+        c = self.table.c
+        return connection.execute(
+            select(
+                c.run_id,
+                c.agent,
+                c.seq,
+                c.next_step,
+                c.queue,
+                c.due_at,
+                c.created_at,
+                c.updated_at,
+                c.crashes,
+                c.priority,
+                self.clock.now().label("now"),
+            )
+            .where(c.due_at <= self.clock.now(), c.status == status, c.protocol <= PROTOCOL)
+            .order_by(c.priority.desc(), c.due_at)
+            .limit(limit)
+        ).all()
+
+    def queues(self, connection: Connection) -> Sequence[str]:
+        """Return the queues in which a queued run has not been heard of for too long."""
+        c = self.table.c
+        rows = connection.execute(
+            select(c.queue).distinct().where(c.due_at <= self.clock.now(), c.status == RunStatus.QUEUED)
+        )
+        return [str(queue) for (queue,) in rows]
+
+    def in_queue(self, connection: Connection, queue: str, limit: int) -> Sequence[Any]:
+        """Return the queued runs of one queue to ring for, in order."""
+        c = self.table.c
+        return connection.execute(
+            select(
+                c.run_id,
+                c.agent,
+                c.seq,
+                c.next_step,
+                c.queue,
+                c.due_at,
+                c.updated_at,
+                c.priority,
+                c.waiting_for,
+                self.clock.now().label("now"),
+            )
+            .where(c.due_at <= self.clock.now(), c.status == RunStatus.QUEUED, c.queue == queue, c.protocol <= PROTOCOL)
+            .order_by(c.priority.desc(), c.due_at)
+            .limit(limit)
+        ).all()
+
+    def wake(self, connection: Connection, run_id: str) -> bool:
+        """Queue a waiting run whose time has come."""
+        c = self.table.c
+        due = and_(c.run_id == run_id, c.status == RunStatus.WAITING, c.due_at <= self.clock.now())
+        return self.runs.requeue(connection, due, self.runs.unheld(due))
+
+    def rung(
+        self,
+        connection: Connection,
+        run_id: str,
+        seen_due_at: int,
+        again_in_seconds: float,
+        waiting_for: str | None = None,
+    ) -> bool:
+        """Move a passed ``due_at`` before ringing; False if somebody else did, who then rings."""
+        c = self.table.c
+        due = and_(
+            c.run_id == run_id, c.status == RunStatus.QUEUED, c.due_at == seen_due_at, c.due_at <= self.clock.now()
+        )
+        statement = update(self.table).where(due, self.runs.unheld(due))
+        return (
+            connection.execute(
+                statement.values(due_at=self.clock.in_(again_in_seconds), waiting_for=waiting_for)
+            ).rowcount
+            == 1
+        )
