@@ -6,22 +6,20 @@ import logging
 import time
 from asyncio import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from agent_tasks.attempt import Attempt, working_for
 from agent_tasks.calls import settle_unasked
+from agent_tasks.ending import Crashed, Ending
 from agent_tasks.errors import BadOutcome, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
 from agent_tasks.operations import CRASHES, name_of, text_of, traceback_of
-from agent_tasks.outcomes import Done, Fail, Next, Outcome, error_line
+from agent_tasks.outcomes import Done, Fail, Next, Outcome
 from agent_tasks.states import Question, RunStatus
 from agent_tasks.steps import Step, StepState, what_is_wrong
-from agent_tasks.suspensions import Ask, Asked, Lost, about, log_attention
+from agent_tasks.suspensions import Ask, Asked, Lost
 from checkpoint import CheckpointState
-from checkpoint.errors import CheckpointError, UnstorableValue
+from checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.agent import Agent
-    from agent_tasks.operations import Operation
     from agent_tasks.runtime import Runtime
     from agent_tasks.slots import Slot
 
@@ -41,17 +38,6 @@ T = TypeVar("T")
 _CLAIM_TRIES, _CLAIM_PAUSE_SECONDS = 5, 0.2
 
 
-@dataclass(frozen=True)
-class Crashed:
-    """The step ended in a way that takes a worker with it, or that says nothing about it: its lease ends as if it had."""
-
-    error: BaseException
-
-
-class _News(Exception):
-    """Somebody settled an operation while the step ran: look again before the commit."""
-
-
 class Coordinator:
     """Works on the runs of one process.
 
@@ -59,12 +45,11 @@ class Coordinator:
         runtime: of this process.
 
     Attributes:
-        raised: what steps raised that ended their runs as failed, by run id; for a caller in this process.
+        ending: what ends the attempts.
     """
 
     def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
-        self.raised: dict[str, Exception] = {}
+        self.runtime, self.ending = runtime, Ending(runtime)
 
     def handle(self, agent: Agent, step: str, run_id: str, seq: int) -> bool:
         """Answer a doorbell: claim, run the step's body, settle, commit, ring.
@@ -81,7 +66,7 @@ class Coordinator:
                 self._ring_if_stale(run_id)
                 return False
             outcome = self._run_body(attempt)
-            self._settle(attempt, outcome)
+            self.ending.settle(attempt, outcome)
         finally:
             slot.free()
         return True
@@ -136,7 +121,7 @@ class Coordinator:
             detail={"line": row["line"], "seq": row["seq"], "why": why},
         )
         attempt.doomed = Ask(f"checkpoint {row['seq']} of line {row['line']} cannot be used: {why}", (asked,))
-        self._suspend(attempt)
+        self.ending.suspend(attempt)
 
     def _ring_if_stale(self, run_id: str) -> None:
         """A doorbell that is not the run's next rings only after moving a passed due_at, so that copies do not multiply."""
@@ -218,168 +203,3 @@ class Coordinator:
         with suppress(StepSuspended):  # a doubt or an orphan comes first; the step fails again after it is settled
             settle_unasked(attempt, at_end=True)
         return Fail(said)
-
-    # -- settle ------------------------------------------------------------------------------------------------------
-
-    def _settle(self, attempt: Attempt, outcome: Outcome | Crashed) -> None:
-        # Never trust what was raised or returned: a step may have swallowed its suspension.
-        if attempt.doomed is not None:
-            self._suspend(attempt)
-        elif isinstance(outcome, Crashed):
-            self._crashed(attempt, outcome)
-        else:
-            self._commit(attempt, outcome)
-
-    def _commit(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Checkpoint, position and the release of the lease in one transaction; the doorbell after it (I7)."""
-        runtime = self.runtime
-        state = self._next_state(attempt)
-
-        def work(connection: Connection) -> bool | tuple[Operation, ...]:
-            row = runtime.runs.owned(connection, attempt)
-            if row is None:
-                return self._committed_before(connection, attempt)
-            if runtime.recorder.looked_again(connection, attempt, row):
-                raise _News
-            ends = not isinstance(outcome, Next)
-            if ends and attempt.line:
-                left = runtime.ledger.left_behind(connection, attempt)
-                if left:
-                    return tuple(left)
-            runtime.ledger.adopt(connection, attempt)
-            self._move(connection, attempt, outcome)
-            if not isinstance(outcome, Fail):
-                runtime.store.save(state, connection=connection)
-            return True
-
-        try:
-            committed = runtime.recorder.write(attempt, "step", work)
-        except _News:
-            with suppress(StepSuspended):
-                settle_unasked(attempt, at_end=True)
-            self._settle(attempt, outcome)
-            return
-        except StepSuspended:
-            return  # the lease expires, or a later attempt finds what was recorded
-        except UnstorableValue as error:  # the step's state or output: nothing was written
-            attempt.raised = error
-            attempt.failure = {"type": type(error).__name__, "text": str(error), "traceback": ""}
-            self._commit(attempt, Fail(str(error)))
-            return
-        if isinstance(committed, tuple):
-            attempt.doomed = Ask(
-                "effects that this line does not ask for", tuple(about(Question.ORPHAN, o) for o in committed)
-            )
-            self._suspend(attempt)
-        elif not committed:
-            logger.info(
-                "run %s: the lease of fence %s was lost before its commit",
-                attempt.run_id,
-                attempt.fence,
-                extra={"action": "lease_lost", "run_id": attempt.run_id, "fence": attempt.fence},
-            )
-        elif isinstance(outcome, Next):
-            runtime.ring(attempt.run_id)
-        else:
-            self._ended(attempt, outcome)
-
-    def _ended(self, attempt: Attempt, outcome: Done | Fail) -> None:
-        said = "succeeded"
-        if isinstance(outcome, Fail):
-            said = f"failed: {error_line(_error_of(attempt, outcome))}"
-            if attempt.raised is not None:
-                self.raised[attempt.run_id] = attempt.raised
-        logger.info(
-            "run %s %s",
-            attempt.run_id,
-            said,
-            extra={"action": "run_ended", "run_id": attempt.run_id, "seq": attempt.seq},
-        )
-
-    def _next_state(self, attempt: Attempt) -> CheckpointState:
-        state = attempt.state
-        return replace(
-            state,
-            seq=attempt.seq,
-            line=attempt.line,
-            step=attempt.step,
-            created_at=None,
-            metadata={**state.metadata, "committed_by": attempt.token},
-        )
-
-    def _committed_before(self, connection: Connection, attempt: Attempt) -> bool:
-        """A commit whose answer was lost is found by the token that its checkpoint carries."""
-        try:
-            state = self.runtime.store.load(attempt.run_id, attempt.seq, connection=connection)
-        except CheckpointError:
-            return False
-        return state.metadata.get("committed_by") == attempt.token
-
-    def _move(self, connection: Connection, attempt: Attempt, outcome: Outcome) -> None:
-        runs, bell = self.runtime.runs, self.runtime.bell
-        if isinstance(outcome, Next):
-            queue = bell.queue_for(f"{attempt.agent.name}.{outcome.step}")
-            runs.advance(connection, attempt, step=outcome.step, queue=queue)
-        elif isinstance(outcome, Done):
-            runs.finish(connection, attempt, RunStatus.SUCCEEDED, output=outcome.output, advance=True)
-        else:
-            runs.finish(connection, attempt, RunStatus.FAILED, error=_error_of(attempt, outcome), advance=False)
-
-    def _suspend(self, attempt: Attempt) -> None:
-        suspension = attempt.doomed
-        assert suspension is not None  # noqa: S101 - both callers looked
-        if isinstance(suspension, Lost):
-            logger.info(
-                "run %s: %s",
-                attempt.run_id,
-                suspension.reason,
-                extra={"action": "lease_lost", "run_id": attempt.run_id, "fence": attempt.fence},
-            )
-            return
-        runtime = self.runtime
-
-        def work(connection: Connection) -> RunStatus | None:
-            status = runtime.runs.suspend(connection, attempt, suspension)
-            if status is RunStatus.NEEDS_ATTENTION and isinstance(suspension, Ask):
-                for asked in suspension.questions:
-                    runtime.ledger.doubt(connection, asked)
-                    runtime.inbox.open(connection, attempt.run_id, asked)
-            return status
-
-        try:
-            status = runtime.recorder.write(attempt, "suspend", work)
-        except StepSuspended:
-            return
-        if status is RunStatus.NEEDS_ATTENTION and isinstance(suspension, Ask):
-            log_attention(attempt.run_id, suspension)
-            return
-        logger.log(
-            logging.WARNING if status is RunStatus.WAITING else logging.INFO,
-            "run %s: %s: %s",
-            attempt.run_id,
-            status or "lease lost",
-            suspension.reason,
-            extra={"action": "step_suspended", "run_id": attempt.run_id, "seq": attempt.seq},
-        )
-        if status is RunStatus.QUEUED:
-            runtime.ring(attempt.run_id)
-
-    def _crashed(self, attempt: Attempt, crashed: Crashed) -> None:
-        """The step would have taken its worker with it; its lease ends as if it had."""
-        from agent_tasks.sweeper import end_lease
-
-        logger.error(
-            "run %s: step %s raised %s",
-            attempt.run_id,
-            attempt.step,
-            type(crashed.error).__name__,
-            extra={"action": "step_crashed", "run_id": attempt.run_id, "seq": attempt.seq},
-        )
-        try:
-            end_lease(self.runtime, attempt.run_id, attempt.token)
-        except (LedgerUnavailable, SQLAlchemyError) as error:
-            logger.warning("run %s: its lease could not be given back (%s); it expires", attempt.run_id, error)
-
-
-def _error_of(attempt: Attempt, outcome: Fail) -> dict[str, Any]:
-    return attempt.failure or {"type": "fail", "text": outcome.reason, "traceback": ""}

@@ -58,4 +58,4 @@ def answer(runtime: Runtime, agent: Agent, ring: Ring) -> dict[str, Exception]:
     coordinator = Coordinator(runtime)
     coordinator.handle(agent, ring.step, ring.run_id, ring.seq)
     runtime.boundary.ack("doorbell", lambda: None)
-    return coordinator.raised
+    return coordinator.ending.raised
