@@ -10,6 +10,7 @@ from agent_tasks.errors import AgentNameTaken, AgentTasksError, RunNotFound, Ung
 from agent_tasks.handle import RunHandle
 from agent_tasks.inline import run_inline
 from agent_tasks.integration import AppState
+from agent_tasks.retries import OPTIONS, retry_policy
 from agent_tasks.steps import Step
 from agent_tasks.task import register_step
 from agent_tasks.tools import Tool, check_guarded
@@ -92,10 +93,17 @@ class Agent:
             function: gets the state and returns an outcome.
             start: runs begin with this step; the only step of an agent needs not say so.
             name: of the step; the function's own if not given.
-            **task_options: for the step's Celery task: ``queue``, ``rate_limit``, ``time_limit`` …
+            **task_options: for the step's Celery task: ``queue``, ``rate_limit``, ``time_limit`` … Those about retries
+                have Celery's names and mean what they mean there: ``max_retries``, ``autoretry_for``,
+                ``dont_autoretry_for``, ``retry_backoff``, ``retry_backoff_max``, ``retry_jitter``,
+                ``default_retry_delay``. Either of the first two is enough: ``max_retries`` retries any exception,
+                ``autoretry_for`` these three times. The pause is a row of the ledger.
 
         Returns:
             The step, or the decorator that makes it.
+
+        Raises:
+            ConfigurationError: an option about retries cannot be used, or is nearly one.
         """
         if function is None:
             return lambda f: self._add_step(f, name or f.__name__, start, task_options)
@@ -179,7 +187,9 @@ class Agent:
             raise UnknownStep(
                 f"agent {self.name!r} starts with {self.start.name!r} and with {name!r}: keep one start=True."
             )
-        step = Step(name, self.name, function)
+        policy = retry_policy(f"step {name!r} of agent {self.name!r}", task_options)
+        task_options = {option: value for option, value in task_options.items() if option not in OPTIONS}
+        step = Step(name, self.name, function, policy)
         self.steps[name] = step
         if start:
             self.start = step

@@ -57,7 +57,8 @@ class Attempt:
         fence, token: of the lease; every write carries both (I2).
         state: the checkpoint that the step starts from.
         known: operations of this step or later that the ledger holds, as last seen.
-        asked: ids of the operations that this line asked for in this step.
+        asked: ids of the operations that this line asked for in this step, in the order of the latest calls.
+        retries: spent on this step so far.
         doomed: why nothing more may be executed, or None.
     """
 
@@ -74,11 +75,11 @@ class Attempt:
         self.run_id, self.line, self.line_start_seq = str(run["run_id"]), int(run["line"]), int(run["line_start_seq"])
         self.seq = int(run["seq"]) + 1
         self.step = str(run["next_step"])
-        self.number = int(run["attempts"])
+        self.number, self.retries = int(run["attempts"]), int(run["retries"])
         self.fence, self.token, self.wakeups = int(run["fence"]), str(run["lease_token"]), int(run["wakeups"])
         self.priority = int(run["priority"])
         self.known = {operation.operation_id: operation for operation in known}
-        self.asked: set[str] = set()
+        self.asked: dict[str, None] = {}
         self.doomed: Suspension | None = None
         self.failure: dict[str, Any] | None = None  # what the step raised, as the run will say it
         self.raised: Exception | None = None  # the same as it was raised, for a caller in this process
@@ -200,7 +201,7 @@ class Attempt:
                 if outer is None
                 else nested_operation_id(outer, tool.name, ordinal)
             )
-        self.asked.add(identifier)
+        self._ask(identifier)
         timeout = seconds_of(tool.guard.timeout, self.runtime.settings.step_timeout_seconds)
         return Request(identifier, tool, ordinal, key, arguments, encoded, digest, outer, timeout)
 
@@ -216,8 +217,12 @@ class Attempt:
     def renew(self, request: Request) -> Request:
         """Return the call as the new operation that a person allowed for its arguments."""
         renewed = replace(request, operation_id=renewed_operation_id(request.operation_id, request.digest))
-        self.asked.add(renewed.operation_id)
+        self._ask(renewed.operation_id)
         return renewed
+
+    def _ask(self, identifier: str) -> None:
+        self.asked.pop(identifier, None)
+        self.asked[identifier] = None
 
     @contextmanager
     def deadline_of(self, operation: Operation) -> Iterator[None]:
@@ -291,7 +296,7 @@ def working_for(attempt: Attempt) -> Iterator[None]:
 
 
 class CurrentRun:
-    """What a step may ask about the run it works for: ``current_run.run_id``, ``.seq``, ``.step``, ``.messages``.
+    """What a step may ask about its run: ``current_run.run_id``, ``.seq``, ``.step``, ``.retries``, ``.messages``.
 
     Example:
         >>> current_run.run_id
@@ -299,7 +304,7 @@ class CurrentRun:
         agent_tasks.errors.OutsideRun: current_run.run_id was read outside a step of a run.
     """
 
-    _readable = frozenset({"run_id", "seq", "step", "line", "number", "messages"})
+    _readable = frozenset({"run_id", "seq", "step", "line", "number", "retries", "messages"})
 
     def __getattr__(self, name: str) -> Any:
         if name not in self._readable:

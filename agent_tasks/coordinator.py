@@ -15,6 +15,7 @@ from agent_tasks.ending import Crashed, Ending
 from agent_tasks.errors import BadOutcome, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
 from agent_tasks.operations import CRASHES, name_of, text_of, traceback_of
 from agent_tasks.outcomes import Done, Fail, Next, Outcome
+from agent_tasks.retries import Retry
 from agent_tasks.states import Question, RunStatus
 from agent_tasks.steps import Step, StepState, what_is_wrong
 from agent_tasks.suspensions import Ask, Asked, Lost
@@ -139,7 +140,7 @@ class Coordinator:
 
     # -- body --------------------------------------------------------------------------------------------------------
 
-    def _run_body(self, attempt: Attempt) -> Outcome | Crashed:
+    def _run_body(self, attempt: Attempt) -> Outcome | Retry | Crashed:
         step = attempt.agent.steps[attempt.step]
         view = StepState(attempt.state)
         logger.info(
@@ -189,8 +190,10 @@ class Coordinator:
             return Next(str(name))
         raise BadOutcome(f"run {attempt.run_id!r}: step {step.name!r} {what_is_wrong(returned, attempt.agent.steps)}")
 
-    def _failed(self, attempt: Attempt, error: Exception) -> Outcome:
+    def _failed(self, attempt: Attempt, error: Exception) -> Outcome | Retry:
         said, text = text_of(error), traceback_of(error)
+        policy = attempt.agent.steps[attempt.step].retry
+        retry = policy.next_try(attempt.step, attempt.retries, error)
         logger.warning(
             "run %s: step %s failed\n%s",
             attempt.run_id,
@@ -202,4 +205,4 @@ class Coordinator:
         attempt.failure = {"type": name_of(error), "text": said, "traceback": text}
         with suppress(StepSuspended):  # a doubt or an orphan comes first; the step fails again after it is settled
             settle_unasked(attempt, at_end=True)
-        return Fail(said)
+        return retry or Fail(said)

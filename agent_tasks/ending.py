@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from agent_tasks.calls import settle_unasked
 from agent_tasks.errors import LedgerUnavailable, StepSuspended
 from agent_tasks.outcomes import Done, Fail, Next, Outcome, error_line
+from agent_tasks.retries import Retry, ended_on
 from agent_tasks.states import Question, RunStatus
 from agent_tasks.suspensions import Ask, Lost, about, log_attention
 from checkpoint.errors import CheckpointError, UnstorableValue
@@ -52,7 +53,7 @@ class Ending:
         self.runtime = runtime
         self.raised: dict[str, Exception] = {}
 
-    def settle(self, attempt: Attempt, outcome: Outcome | Crashed) -> None:
+    def settle(self, attempt: Attempt, outcome: Outcome | Retry | Crashed) -> None:
         """End an attempt whose step has ended."""
         # Never trust what was raised or returned: a step may have swallowed its suspension.
         if attempt.doomed is not None:
@@ -62,7 +63,7 @@ class Ending:
         else:
             self._commit(attempt, outcome)
 
-    def _commit(self, attempt: Attempt, outcome: Outcome) -> None:
+    def _commit(self, attempt: Attempt, outcome: Outcome | Retry) -> None:
         """Checkpoint, position and the release of the lease in one transaction; the doorbell after it (I7)."""
         runtime = self.runtime
         state = self._next_state(attempt)
@@ -73,6 +74,9 @@ class Ending:
                 return self._committed_before(connection, attempt)
             if runtime.recorder.looked_again(connection, attempt, row):
                 raise _News
+            if isinstance(outcome, Retry):
+                self._set_back(connection, attempt)
+                return runtime.runs.retry(connection, attempt, outcome)
             ends = not isinstance(outcome, Next)
             if ends and attempt.line:
                 left = runtime.ledger.left_behind(connection, attempt)
@@ -85,7 +89,7 @@ class Ending:
             return True
 
         try:
-            committed = runtime.recorder.write(attempt, "step", work)
+            committed = runtime.recorder.write(attempt, "retry" if isinstance(outcome, Retry) else "step", work)
         except _News:
             with suppress(StepSuspended):
                 settle_unasked(attempt, at_end=True)
@@ -112,8 +116,22 @@ class Ending:
             )
         elif isinstance(outcome, Next):
             runtime.ring(attempt.run_id)
+        elif isinstance(outcome, Retry):
+            logger.info(
+                "run %s waits: %s",
+                attempt.run_id,
+                outcome.reason,
+                extra={"action": "step_retried", "run_id": attempt.run_id, "seq": attempt.seq},
+            )
         else:
             self._ended(attempt, outcome)
+
+    def _set_back(self, connection: Connection, attempt: Attempt) -> None:
+        """Let the next try do again what this one ended on (I5)."""
+        ledger = self.runtime.ledger
+        operations = ledger.of_run(connection, attempt.run_id, from_seq=attempt.seq)
+        for operation in ended_on(attempt.asked, operations, attempt.seq):
+            ledger.set_back(connection, operation)
 
     def _ended(self, attempt: Attempt, outcome: Done | Fail) -> None:
         said = "succeeded"

@@ -10,6 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from agent_tasks.clock import MICROSECONDS, microseconds
 from agent_tasks.operations import Operation
+from agent_tasks.outcomes import error_line
 from agent_tasks.states import IN_DOUBT, OperationStatus, Question
 from checkpoint import codec
 
@@ -206,6 +207,13 @@ class Ledger:
         )
         return connection.execute(statement).rowcount == 1
 
+    def set_back(self, connection: Connection, failed: Operation) -> None:
+        """Let a failed operation be done again, if it still stands at that request; its failure is kept as evidence."""
+        pending = {"status": OperationStatus.PENDING, "error": None, "ended": None, "finished_at": None}
+        if self._compare_and_set(connection, failed, **pending):
+            said = error_line(failed.error or {})
+            self.add_evidence(connection, failed.operation_id, what="failed", attempt=failed.attempts, said=said)
+
     def doubt(self, connection: Connection, asked: Asked) -> None:
         """Let an operation that a person is asked about say so."""
         if asked.question is not Question.UNKNOWN:
@@ -238,7 +246,7 @@ class Ledger:
         if attempt.line and attempt.asked:
             connection.execute(
                 update(self.table)
-                .where(c.operation_id.in_(attempt.asked), c.line != attempt.line)
+                .where(c.operation_id.in_(list(attempt.asked)), c.line != attempt.line)
                 .values(line=attempt.line)
             )
         left = [
@@ -269,7 +277,7 @@ class Ledger:
                 c.effect != "read",
                 c.call_key.is_(None),
                 c.orphan_reply.is_(None),
-                c.operation_id.notin_(attempt.asked),
+                c.operation_id.notin_(list(attempt.asked)),
             ),
         )
 

@@ -89,6 +89,8 @@ def decide(operation: Recorded | None, promise: Promise) -> Decision:
         return Decision.ASK_RESULT if operation.result_missing else Decision.RETURN
     if operation.status is OperationStatus.FAILED:
         return Decision.RAISE
+    if not operation.horizon_passed and _may_land_late(promise):
+        return Decision.WAIT
     return Decision.EXECUTE  # pending: planned, or known not to have happened; dropped: never begun
 
 
@@ -115,5 +117,10 @@ def _may_send_again(operation: Recorded, promise: Promise) -> bool:
     if promise.effect in (Effect.READ, Effect.TRANSACTIONAL):
         return True
     if promise.effect is Effect.REPEATABLE:
-        return operation.horizon_passed or not promise.waits
+        return operation.horizon_passed or not _may_land_late(promise)
     return promise.effect is Effect.KEYED and operation.key_lives and operation.attempts < MAX_SENDS
+
+
+def _may_land_late(promise: Promise) -> bool:
+    """Tell whether an old copy must be waited for although the effect may be repeated."""
+    return promise.effect is Effect.REPEATABLE and promise.waits

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agent_tasks.attempt import Attempt
     from agent_tasks.clock import Clock
     from agent_tasks.config import Settings
+    from agent_tasks.retries import Retry
     from agent_tasks.schema import Tables
 
 #: A run that no attempt owns.
@@ -165,7 +166,19 @@ class Runs:
             queue=queue,
             attempts=0,
             crashes=0,
+            retries=0,
             due_at=self._ring_again(),
+        )
+
+    def retry(self, connection: Connection, attempt: Attempt, retry: Retry) -> bool:
+        """Let the run wait for the next try of its step; False if the attempt does not own it."""
+        return self._leave(
+            connection,
+            attempt,
+            status=RunStatus.WAITING,
+            due_at=self.clock.in_(retry.seconds),
+            waiting_for=retry.reason,
+            retries=self.table.c.retries + (1 if retry.spends else 0),
         )
 
     def finish(

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.errors import did_you_mean
+from agent_tasks.retries import NO_RETRIES, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,11 +24,13 @@ class Step:
         name: of the step.
         agent_name: of its agent; the step's Celery task is ``agent_name.name``.
         function: gets the state and returns an outcome.
+        retry: what becomes of it when it raises.
     """
 
     name: str
     agent_name: str
     function: Callable[[Any], Any]
+    retry: RetryPolicy = NO_RETRIES
 
     def __call__(self, state: Any) -> Any:
         """Call the function."""

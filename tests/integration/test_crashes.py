@@ -5,16 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import agent_tasks
-from agent_tasks import calls, recovery
+from agent_tasks import Agent, Operation, calls, current_run, done, recovery, tool
 from agent_tasks.recovery import Decision, Promise, Recorded, decide
 from agent_tasks.states import IN_DOUBT, Effect
 from agent_tasks.testing import VendorWorld, explore_crashes
-from tests.agents import EFFECTS, World, agent_of
+from tests.agents import EFFECTS, World, agent_of, new_app, tool_of
 
 #: Faults that can meet a crossing; together they are every schedule.
 WAYS = {
@@ -86,6 +88,56 @@ def test_a_crash_at_any_boundary_of_settling_a_doubt_repeats_no_effect(effect: s
     crossed = {point.name for point in found.points if point.kind == "commit"}
     settling = {"keyed": set(), "probed": {"answer"}, "manual": {"resolve"}}[effect]
     assert crossed >= {"suspend", "wake"} | settling
+
+
+class Declines(VendorWorld):
+    """A vendor that refuses the first two charges of each schedule."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.refused = 0
+
+    def charge(self, reference: str) -> int:
+        if self.refused < 2:
+            self.refused += 1
+            raise PermissionError("insufficient funds")
+        return self.act(reference)
+
+
+def retried_agent(world: Declines) -> Agent:
+    """An agent whose first step ends on a refusal, and whose second raises by itself."""
+    keyed = tool_of("keyed", world)
+
+    @tool(effect="manual", timeout=timedelta(seconds=10), refused=(PermissionError,), bind=True)
+    def charge(operation: Operation) -> int:
+        return world.charge(operation.operation_id)
+
+    agent = Agent("retried", app=new_app(), tools=[keyed, charge])
+
+    @agent.step(start=True, max_retries=9, default_retry_delay=60)
+    def pay(state: Any) -> Any:
+        keyed("a")
+        charge()
+        return ship
+
+    @agent.step(autoretry_for=(ConnectionError,), retry_backoff=True)
+    def ship(state: Any) -> Any:
+        keyed("b")
+        if not current_run.retries:
+            raise ConnectionError("the warehouse is away")
+        return done("shipped")
+
+    return agent
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_crash_at_any_boundary_of_a_retried_step_repeats_no_effect(way: str, database_url: str) -> None:
+    world = Declines()
+
+    found = explore_crashes(retried_agent(world), {}, world, database_url=database_url, **WAYS[way])
+
+    assert not found.failures, found.report()
+    assert [str(point) for point in found.points].count("after commit retry") == 3
 
 
 def test_a_schedule_that_never_meets_its_crossing_is_a_failure() -> None:
