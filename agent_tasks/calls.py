@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step, text_of, traceback_of
 from agent_tasks.probing import ask_the_world
+from agent_tasks.putting_off import put_off
 from agent_tasks.recovery import Decision, Promise, decide
+from agent_tasks.retries import retry_after
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply
 from agent_tasks.suspensions import Ask, Asked, Wait, about
 from agent_tasks.tools import Guard
@@ -123,6 +125,8 @@ def _act(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
         raise failure_seen_by_step(seen.error or {}, tool)
     if decision is Decision.WAIT:
         _wait_for_horizon(attempt, seen)
+    if decision is Decision.PAUSE:
+        attempt.suspend(Wait(f"until {tool.name} may be called again", until=seen.row["ask_at"]))
     if decision is Decision.PROBE:
         ask_the_world(attempt, tool, seen)
         raise _LookAgain
@@ -186,6 +190,7 @@ def _read(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
     except CRASHES:
         raise
     except Exception as error:
+        put_off(attempt, tool, error)
         failure = describe_failure(error, tool)
         _record(attempt, request, seen, status=OperationStatus.FAILED, error=codec.dumps(failure), result=None)
         raise failure_seen_by_step(failure, tool, error) from error
@@ -247,6 +252,7 @@ def _failed(attempt: Attempt, request: Request, operation: Operation, error: Exc
     guard = request.tool.guard
     refused = isinstance(error, guard.refused) and operation.unsettled == 0
     if refused or guard.effect is Effect.REPEATABLE:
+        put_off(attempt, request.tool, error, operation)
         failure = describe_failure(error, request.tool)
         attempt.runtime.recorder.outcome(attempt, operation, OperationStatus.FAILED, error=codec.dumps(failure))
         raise failure_seen_by_step(failure, request.tool, error) from error
@@ -258,6 +264,8 @@ def _doubt(attempt: Attempt, request: Request, operation: Operation, error: Base
     runtime, tool = attempt.runtime, request.tool
     text = f"{type(error).__name__}: {text_of(error)}"
     pause = runtime.settings.backoff_seconds(operation.attempts)
+    named = retry_after(error) if tool.guard.effect is Effect.KEYED else None
+    pause = max(pause, named or 0)
     logger.warning(
         "run %s: step %s: nobody can tell whether %s happened (operation %s): %s; %s",
         attempt.run_id,
@@ -270,7 +278,8 @@ def _doubt(attempt: Attempt, request: Request, operation: Operation, error: Base
         extra={"action": "call_in_doubt", "run_id": attempt.run_id, "operation_id": operation.operation_id},
     )
     fact = {"said": text, "traceback": traceback_of(error)}
-    runtime.recorder.outcome(attempt, operation, OperationStatus.UNKNOWN, fact=fact)
+    not_before = {} if named is None else {"ask_at": operation.in_(named)}
+    runtime.recorder.outcome(attempt, operation, OperationStatus.UNKNOWN, fact=fact, **not_before)
     if tool.guard.effect is Effect.KEYED:
         attempt.suspend(Wait(f"before {tool.name} is sent again with the same key ({text})", seconds=pause))
     attempt.suspend(

@@ -15,7 +15,7 @@ from agent_tasks.ending import Crashed, Ending
 from agent_tasks.errors import BadOutcome, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
 from agent_tasks.operations import CRASHES, name_of, text_of, traceback_of
 from agent_tasks.outcomes import Done, Fail, Next, Outcome
-from agent_tasks.retries import Retry
+from agent_tasks.retries import Retry, as_told
 from agent_tasks.states import Question, RunStatus
 from agent_tasks.steps import Step, StepState, what_is_wrong
 from agent_tasks.suspensions import Ask, Asked, Lost
@@ -193,7 +193,7 @@ class Coordinator:
     def _failed(self, attempt: Attempt, error: Exception) -> Outcome | Retry:
         said, text = text_of(error), traceback_of(error)
         policy = attempt.agent.steps[attempt.step].retry
-        retry = policy.next_try(attempt.step, attempt.retries, error)
+        retry = as_told(attempt.step, error) or policy.next_try(attempt.step, attempt.retries, error)
         logger.warning(
             "run %s: step %s failed\n%s",
             attempt.run_id,

@@ -98,6 +98,10 @@ class Operation:
         """Return the database's time, as read with the row and carried on by the local clock."""
         return int(self.row["now"]) + int((self.clock.local() - self.read_at) * MICROSECONDS)
 
+    def in_(self, seconds: float) -> int:
+        """Return the moment that many seconds from now, on the database's clock."""
+        return self.now() + int(seconds * MICROSECONDS)
+
     def recorded(self, digest: str | None, guard: Guard, timeout_us: int) -> Recorded:
         """Return what the decision table reads.
 

@@ -18,6 +18,7 @@ class Decision(Enum):
     RETURN = auto()  # hand out the recorded result
     RAISE = auto()  # raise the recorded failure
     WAIT = auto()  # nobody may ask yet: suspend until the horizon, or until the probe's own date
+    PAUSE = auto()  # whoever answered last named a date: suspend until then, and send again
     PROBE = auto()  # ask the outside world
     ASK = auto()  # a person decides whether it happened
     ASK_RESULT = auto()  # it happened, and a person must say what its result was
@@ -50,7 +51,7 @@ class Recorded:
         same_effect: the newest request was sent under the effect that the tool declares now.
         asked: the line of this attempt asks for the operation. False at a commit that finds a doubt left behind.
         horizon_passed: the newest request can no longer happen by itself.
-        may_ask: the date that the last probe named has passed.
+        may_ask: the date that the last probe, or the vendor's ``retry_after_seconds``, named has passed.
         key_lives: the idempotency key outlives one more request.
         result_missing: it succeeded, and its result could not be stored.
     """
@@ -91,6 +92,8 @@ def decide(operation: Recorded | None, promise: Promise) -> Decision:
         return Decision.RAISE
     if not operation.horizon_passed and _may_land_late(promise):
         return Decision.WAIT
+    if not operation.may_ask:
+        return Decision.PAUSE
     return Decision.EXECUTE  # pending: planned, or known not to have happened; dropped: never begun
 
 
@@ -105,7 +108,7 @@ def _settle(operation: Recorded, promise: Promise) -> Decision:
     """Nobody here can tell whether the newest request happened."""
     as_before = operation.same_args and operation.same_effect
     if operation.asked and as_before and _may_send_again(operation, promise):
-        return Decision.EXECUTE
+        return Decision.EXECUTE if operation.may_ask else Decision.PAUSE
     if not operation.horizon_passed:
         return Decision.WAIT
     if not promise.has_probe:

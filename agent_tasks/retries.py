@@ -238,6 +238,14 @@ def retry_after(error: BaseException) -> float | None:
     return None
 
 
+def as_told(step: str, error: Exception) -> Retry | None:
+    """Return when a step is tried again whose exception says so itself; it spends no retry."""
+    seconds = retry_after(error)
+    if seconds is None:
+        return None
+    return Retry(seconds, f"to try {step} again in {seconds:g} s, as it was told to: {said_of(error)}", spends=False)
+
+
 def said_of(error: BaseException) -> str:
     """Return what an exception says, with its class before it."""
     return f"{type(error).__name__}: {text_of(error)}"

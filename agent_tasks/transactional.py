@@ -13,6 +13,7 @@ from agent_tasks.boundary import lost_a_race
 from agent_tasks.database import IDLE_IN_TRANSACTION_MS
 from agent_tasks.errors import InsideTransaction, ToolOverran
 from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step
+from agent_tasks.putting_off import put_off
 from agent_tasks.states import OperationStatus
 from agent_tasks.suspensions import Lost
 from checkpoint import codec
@@ -152,6 +153,7 @@ def _run_body(attempt: Attempt, request: Request, operation: Operation) -> Any:
 
 
 def _record_failure(attempt: Attempt, request: Request, seen: Operation | None, error: Exception) -> None:
+    put_off(attempt, request.tool, error)
     failure = describe_failure(error, request.tool)
     recorded = attempt.runtime.recorder.record(
         attempt, request, seen, status=OperationStatus.FAILED, error=codec.dumps(failure), result=None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent_tasks import Agent, RunFailed, current_run, done, tool
+from agent_tasks.retries import retry_after
 from agent_tasks.states import OperationStatus, RunStatus
 from tests.duel import Duel, Outage, duel
 
@@ -289,3 +290,157 @@ def test_a_retry_waits_through_the_death_of_every_worker_and_an_emptied_broker(h
     here.runtime.bell.rings.clear()  # type: ignore[attr-defined]
     here.later(order, DELAY)  # the rival has never heard of the run
     assert run.status is RunStatus.SUCCEEDED
+
+
+# -- an exception that says when to come again ----------------------------------------------------------------------------------
+
+
+class SlowDown(Exception):
+    """The vendor refuses, and says for how long."""
+
+    def __init__(self, seconds: Any) -> None:
+        super().__init__("slow down")
+        self.retry_after_seconds = seconds
+
+
+def test_a_step_that_says_when_to_come_again_waits_so_long_and_spends_no_retry(here: Duel) -> None:
+    tries = []
+
+    def pay(_state: Any) -> Any:
+        tries.append(current_run.retries)
+        if len(tries) <= 4:
+            raise SlowDown(90)
+        return done("paid")
+
+    order = Agent("order", app=here.app)
+    order.step(pay, name="pay")  # not one retry is allowed
+    run = here.run(order)
+    assert run.waiting_for == "to try pay again in 90 s, as it was told to: SlowDown: slow down"
+    for number in range(4):
+        here.later(order, 40)
+        assert len(tries) == number + 1
+        here.later(order, 50)
+
+    assert (run.get(timeout=0), tries) == ("paid", [0] * 5)
+    here.sound()
+
+
+def slow_tool(here: Duel, effect: str, times: int, seconds: Any = 90, **declared: Any) -> Any:
+    @tool(effect=effect, refused=(SlowDown,), **declared)
+    def charge() -> str:
+        here.requests.append("charge")
+        if len(here.requests) <= times:
+            raise SlowDown(seconds)
+        return "charged"
+
+    if effect == "probed":
+        charge.probe(lambda _operation: pytest.fail("nothing is in doubt"))
+    return charge
+
+
+EVERY_EFFECT: dict[str, dict[str, Any]] = {
+    "read": {},
+    "repeatable": {"why": "twice is the same as once"},
+    "transactional": {},
+    "keyed": {"key_lifetime": timedelta(days=1)},
+    "probed": {"timeout": TIMEOUT},
+    "manual": {"timeout": TIMEOUT},
+}
+
+
+@pytest.mark.parametrize("effect", EVERY_EFFECT)
+def test_a_call_that_was_refused_for_a_while_is_made_again_after_it_and_the_step_never_sees_it(
+    here: Duel, effect: str
+) -> None:
+    charge = slow_tool(here, effect, 2, **EVERY_EFFECT[effect])
+
+    def pay(_state: Any) -> Any:
+        try:
+            return done(charge())
+        except Exception:  # noqa: BLE001
+            return done("the step saw it")
+
+    order = here.agent(charge, pay=pay)
+    run = here.run(order)
+    assert run.waiting_for == "to call charge again in 90 s, as it was told to (SlowDown: slow down)"
+    here.sound()
+    here.later(order, 40)
+    assert here.requests == ["charge"]
+    here.later(order, 50)
+    here.later(order, 90)
+
+    assert (run.get(timeout=0), here.requests, here.row()["retries"]) == ("charged", ["charge"] * 3, 0)
+    here.sound()
+
+
+@pytest.mark.parametrize("effect", ["repeatable", "keyed", "probed", "manual"])
+def test_a_call_that_was_refused_for_a_while_is_not_made_sooner_by_a_crash_that_forgot_the_wait(
+    here: Duel, effect: str
+) -> None:
+    charge = slow_tool(here, effect, 1, **EVERY_EFFECT[effect])
+    order = here.agent(charge, pay=lambda _state: done(charge()))
+    run = here.run(order)
+    here.set_run(status="queued", waiting_for=None, due_at=0)  # as after a crash before the wait was written
+    here.later(order, 0)
+
+    assert (run.status, run.waiting_for) == (RunStatus.WAITING, "until charge may be called again")
+    assert here.requests == ["charge"]
+    here.later(order, 90)
+    assert (run.get(timeout=0), here.requests) == ("charged", ["charge", "charge"])
+
+
+def test_a_keyed_request_in_doubt_is_not_sent_again_before_the_vendor_said(here: Duel) -> None:
+    @tool(effect="keyed", key_lifetime=timedelta(hours=1))
+    def charge() -> str:
+        here.requests.append("charge")
+        if len(here.requests) == 1:
+            raise SlowDown(90)  # not declared as refused: it may have happened
+        return "charged"
+
+    order = here.agent(charge, pay=lambda _state: done(charge()))
+    run = here.run(order)
+    assert here.operation().status is OperationStatus.UNKNOWN
+    here.set_run(status="queued", waiting_for=None, due_at=0)
+    here.later(order, 40)
+    assert (run.status, here.requests) == (RunStatus.WAITING, ["charge"])
+    here.later(order, 50)
+    assert (run.get(timeout=0), here.requests) == ("charged", ["charge", "charge"])
+
+
+def test_a_pause_beyond_the_life_of_its_key_sends_nothing_again(here: Duel) -> None:
+    @tool(effect="keyed", key_lifetime=timedelta(hours=1), timeout=TIMEOUT)
+    def charge() -> str:
+        here.requests.append("charge")
+        raise SlowDown(7200)
+
+    order = here.agent(charge, pay=lambda _state: done(charge()))
+    here.run(order)
+    assert here.drive(order) is RunStatus.NEEDS_ATTENTION
+    assert (here.questions(), here.requests) == (["unknown"], ["charge"])
+
+
+def test_a_doubt_of_a_tool_without_a_key_waits_for_its_horizon_whatever_the_vendor_says(here: Duel) -> None:
+    @tool(effect="manual", timeout=TIMEOUT)
+    def charge() -> str:
+        raise SlowDown(0)
+
+    order = here.agent(charge, pay=lambda _state: done(charge()))
+    run = here.run(order)
+    assert (run.status, here.operation().status) == (RunStatus.WAITING, OperationStatus.UNKNOWN)
+    here.later(order, TIMEOUT.total_seconds())
+    assert here.questions() == ["unknown"]
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "90", True, [90]])
+def test_a_date_that_is_none_is_ignored_with_a_warning(
+    here: Duel, seconds: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = here.run(agent_of(here, pay=lambda _state: (_ for _ in ()).throw(SlowDown(seconds)), max_retries=0))
+    assert run.status is RunStatus.FAILED
+    said = "retry_after_seconds of SlowDown must be a number of seconds of 0 or more, got"
+    assert [message for message in caplog.messages if message.startswith(said)]
+
+
+@pytest.mark.parametrize(("seconds", "waited"), [(10**400, 2678400.0), (1e12, 2678400.0), (0, 0.0), (0.5, 0.5)])
+def test_a_pause_is_cut_at_a_month(seconds: float, waited: float) -> None:
+    assert retry_after(SlowDown(seconds)) == waited

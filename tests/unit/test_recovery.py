@@ -27,6 +27,7 @@ PENDING, EXECUTING, UNKNOWN = OperationStatus.PENDING, OperationStatus.EXECUTING
 SUCCEEDED, FAILED, DROPPED = OperationStatus.SUCCEEDED, OperationStatus.FAILED, OperationStatus.DROPPED
 EXECUTE, RETURN, RAISE, WAIT = Decision.EXECUTE, Decision.RETURN, Decision.RAISE, Decision.WAIT
 PROBE, ASK, ASK_RESULT, CONFLICT = Decision.PROBE, Decision.ASK, Decision.ASK_RESULT, Decision.CONFLICT
+PAUSE = Decision.PAUSE
 
 #: In doubt, with everything in favour of sending again or asking.
 DOUBT = Recorded(EXECUTING, key_lives=True)
@@ -41,6 +42,19 @@ ROWS: list[tuple[str, list[Recorded | None], tuple[Promise, ...], Decision]] = [
     ("a first call is executed", [None], EVERY, EXECUTE),
     ("planned work is executed", each(PENDING, attempts=0), EVERY, EXECUTE),
     ("what is known not to have happened is executed", each(PENDING, attempts=3), EVERY, EXECUTE),
+    (
+        "an old copy of a repeatable with a timeout is waited for, although the call failed",
+        each(PENDING, attempts=3, horizon_passed=False),
+        (WAITING,),
+        WAIT,
+    ),
+    (
+        "what is known not to have happened waits for nothing else",
+        each(PENDING, attempts=3, horizon_passed=False),
+        tuple(promise for promise in EVERY if promise is not WAITING),
+        EXECUTE,
+    ),
+    ("a call that was refused for a while waits for its date", each(PENDING, attempts=1, may_ask=False), EVERY, PAUSE),
     ("dropped work that is asked for again is executed", each(DROPPED, attempts=0), EVERY, EXECUTE),
     ("a success is returned", each(SUCCEEDED), EVERY, RETURN),
     ("a success is returned whatever the clock says", each(SUCCEEDED, horizon_passed=False), EVERY, RETURN),
@@ -92,6 +106,12 @@ ROWS: list[tuple[str, list[Recorded | None], tuple[Promise, ...], Decision]] = [
         each(EXECUTING, UNKNOWN, horizon_passed=False),
         (KEYED, KEYED_PROBED),
         EXECUTE,
+    ),
+    (
+        "a living key sends nothing again before the date that the vendor named",
+        each(EXECUTING, UNKNOWN, may_ask=False),
+        (KEYED, KEYED_PROBED),
+        PAUSE,
     ),
     ("a living key sends up to its limit", each(EXECUTING, UNKNOWN, attempts=MAX_SENDS - 1), (KEYED,), EXECUTE),
     ("a key that was sent too often asks a person", each(EXECUTING, UNKNOWN, attempts=MAX_SENDS), (KEYED,), ASK),
@@ -216,12 +236,18 @@ def test_a_doubt_that_is_not_asked_for_is_never_executed(recorded: Recorded, pro
 
 @given(IN_DOUBT_NOW, PROMISES)
 def test_a_doubt_is_never_returned_raised_or_called_a_conflict(recorded: Recorded, promise: Promise) -> None:
-    assert decide(recorded, promise) in (EXECUTE, WAIT, PROBE, ASK)
+    assert decide(recorded, promise) in (EXECUTE, WAIT, PAUSE, PROBE, ASK)
+
+
+@given(RECORDED, PROMISES)
+def test_nothing_is_sent_before_the_date_that_the_vendor_named(recorded: Recorded, promise: Promise) -> None:
+    begun = replace(recorded, attempts=max(recorded.attempts, 1), same_args=True, may_ask=False)
+    assert decide(begun, promise) is not EXECUTE
 
 
 @given(IN_DOUBT_NOW, PROMISES)
 def test_nobody_is_asked_about_a_call_that_may_still_be_under_way(recorded: Recorded, promise: Promise) -> None:
-    assert decide(replace(recorded, horizon_passed=False), promise) in (EXECUTE, WAIT)
+    assert decide(replace(recorded, horizon_passed=False), promise) in (EXECUTE, WAIT, PAUSE)
 
 
 @given(RECORDED, PROMISES)
