@@ -200,7 +200,7 @@ MUTANTS = [
     Mutant(
         "a commit whose answer was lost is not found again",
         "I7",
-        "agent_tasks/coordinator.py",
+        "agent_tasks/ending.py",
         '        return state.metadata.get("committed_by") == attempt.token',
         "        return False",
         (f"{_COMMITS}::test_a_commit_whose_answer_never_came_is_found_or_written_and_not_doubled",),
@@ -236,7 +236,7 @@ MUTANTS = [
     Mutant(
         "due_at is moved for a ring whatever the status",
         "I9",
-        "agent_tasks/runs.py",
+        "agent_tasks/due.py",
         "c.run_id == run_id, c.status == RunStatus.QUEUED, c.due_at == seen_due_at",
         "c.run_id == run_id, c.due_at == seen_due_at",
         (f"{_FENCES}::{_FOREIGN}[sqlite-a ring for a run that is running]",),
@@ -244,7 +244,7 @@ MUTANTS = [
     Mutant(
         "due_at is moved for a ring whoever moved it before",
         "I9",
-        "agent_tasks/runs.py",
+        "agent_tasks/due.py",
         "c.status == RunStatus.QUEUED, c.due_at == seen_due_at, c.due_at <= self.clock.now()",
         "c.status == RunStatus.QUEUED, c.due_at <= self.clock.now()",
         (f"{_FENCES}::{_FOREIGN}[sqlite-a ring for a due time that somebody moved]",),
@@ -252,7 +252,7 @@ MUTANTS = [
     Mutant(
         "a run is woken whatever its status",
         "I9",
-        "agent_tasks/runs.py",
+        "agent_tasks/due.py",
         "c.run_id == run_id, c.status == RunStatus.WAITING, c.due_at <= self.clock.now()",
         "c.run_id == run_id, c.due_at <= self.clock.now()",
         (f"{_FENCES}::{_FOREIGN}[sqlite-a waking of a run that is running]",),
@@ -330,8 +330,8 @@ MUTANTS = [
     Mutant(
         "a doomed attempt may commit",
         "I15",
-        "agent_tasks/coordinator.py",
-        "        if attempt.doomed is not None:\n            self._suspend(attempt)\n        elif isinstance(outcome, Crashed):",
+        "agent_tasks/ending.py",
+        "        if attempt.doomed is not None:\n            self.suspend(attempt)\n        elif isinstance(outcome, Crashed):",
         "        if isinstance(outcome, Crashed):",
         (f"{_DOUBTS}::test_a_step_that_swallows_a_doubt_neither_acts_on_it_nor_commits_it",),
     ),

@@ -121,20 +121,20 @@ FOREIGN: dict[str, tuple[dict[str, Any], Callable[[OneProcess, Connection], Any]
     ),
     "a ring for a run that is running": (
         {"due_at": 1},
-        lambda here, c: here.runtime.runs.rung(c, RUN, 1, again_in_seconds=5),
+        lambda here, c: here.runtime.due.rung(c, RUN, 1, again_in_seconds=5),
     ),
     "a ring for a due time that somebody moved": (
         {"status": RunStatus.QUEUED, "due_at": 2},
-        lambda here, c: here.runtime.runs.rung(c, RUN, 1, again_in_seconds=5),
+        lambda here, c: here.runtime.due.rung(c, RUN, 1, again_in_seconds=5),
     ),
     "a ring for a run that is not due": (
         {"status": RunStatus.QUEUED, "due_at": 2**60},
-        lambda here, c: here.runtime.runs.rung(c, RUN, 2**60, again_in_seconds=5),
+        lambda here, c: here.runtime.due.rung(c, RUN, 2**60, again_in_seconds=5),
     ),
-    "a waking of a run that is running": ({"due_at": 1}, lambda here, c: here.runtime.runs.wake_due(c, RUN)),
+    "a waking of a run that is running": ({"due_at": 1}, lambda here, c: here.runtime.due.wake(c, RUN)),
     "a waking before its time": (
         {"status": RunStatus.WAITING, "due_at": 2**60},
-        lambda here, c: here.runtime.runs.wake_due(c, RUN),
+        lambda here, c: here.runtime.due.wake(c, RUN),
     ),
     "a takeover of a lease that was renewed": ({"due_at": 2**60}, lambda here, c: here.runtime.runs.expire(c, RUN)),
     "a takeover of a run that waits": (
