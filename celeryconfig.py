@@ -125,6 +125,9 @@ agent_queue_depth = _count("AGENT_QUEUE_DEPTH", 100)
 # A step that lost its worker this often is parked for a person instead of taking the next worker down.
 agent_max_crashes = _count("AGENT_MAX_CRASHES", 3)
 
+# A run that would take more steps waits for a person, unless its agent says another number: loops end there.
+agent_max_steps = _count("AGENT_MAX_STEPS", 10_000)
+
 # No lease is renewed past this age of an attempt; a child that goes on is killed. Longer than your longest step.
 agent_step_timeout_seconds = _seconds("AGENT_STEP_TIMEOUT_SECONDS", 1800.0)
 

@@ -6,7 +6,14 @@ import uuid
 from typing import TYPE_CHECKING, Any, overload
 
 from agent_tasks.enqueue import enqueue
-from agent_tasks.errors import AgentNameTaken, AgentTasksError, RunNotFound, UnguardedTool, UnknownStep
+from agent_tasks.errors import (
+    AgentNameTaken,
+    AgentTasksError,
+    ConfigurationError,
+    RunNotFound,
+    UnguardedTool,
+    UnknownStep,
+)
 from agent_tasks.handle import RunHandle
 from agent_tasks.inline import run_inline
 from agent_tasks.integration import AppState
@@ -30,10 +37,13 @@ class Agent:
         name: of the agent; each step is the Celery task ``name.step``.
         app: the Celery app that its workers run.
         tools: everything its steps call that touches the world; each declared with :func:`agent_tasks.tool`.
+        max_steps: a run that would take more steps than this waits for a person, who lets it go on for as many again or
+            ends it; the setting ``agent_max_steps`` (10,000) if not given.
 
     Raises:
         UnguardedTool: a tool's declaration does not say how its effect is guarded.
         AgentNameTaken: the app has an agent of this name.
+        ConfigurationError: ``max_steps`` is no whole number above 0.
 
     Example:
         >>> from celery import Celery
@@ -46,10 +56,12 @@ class Agent:
         Done(output='hello Kim')
     """
 
-    def __init__(self, name: str, *, app: Celery, tools: Iterable[object] = ()) -> None:
+    def __init__(self, name: str, *, app: Celery, tools: Iterable[object] = (), max_steps: int | None = None) -> None:
         if not name or "." in name:
             raise AgentTasksError(f"an agent's name must be a word without dots, got {name!r}.")
-        self.name, self.app = name, app
+        if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
+            raise ConfigurationError(f"max_steps= of agent {name!r} must be a whole number above 0, got {max_steps!r}.")
+        self.name, self.app, self.max_steps = name, app, max_steps
         self.steps: dict[str, Step] = {}
         self.start: Step | None = None
         self.tools: dict[str, Tool[..., Any]] = {}

@@ -21,9 +21,10 @@ from agent_tasks.errors import (
 )
 from agent_tasks.identity import keyed_operation_id, nested_operation_id, operation_id, renewed_operation_id
 from agent_tasks.ledger import Request, seconds_of
+from agent_tasks.runs import is_cancelled
 from agent_tasks.schema import MAX_ID_LENGTH
 from agent_tasks.states import Effect, OperationStatus
-from agent_tasks.suspensions import Lost, Suspension
+from agent_tasks.suspensions import Cancelled, Lost, Suspension
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
 
@@ -59,6 +60,7 @@ class Attempt:
         known: operations of this step or later that the ledger holds, as last seen.
         asked: ids of the operations that this line asked for in this step, in the order of the latest calls.
         retries: spent on this step so far.
+        cancelled: somebody has asked for the run's end, as far as the attempt's last write saw.
         doomed: why nothing more may be executed, or None.
     """
 
@@ -78,6 +80,8 @@ class Attempt:
         self.number, self.retries = int(run["attempts"]), int(run["retries"])
         self.fence, self.token, self.wakeups = int(run["fence"]), str(run["lease_token"]), int(run["wakeups"])
         self.priority = int(run["priority"])
+        #: Claimed when its run was cancelled already: it runs no body, and its waits and questions are about doubts.
+        self.settles_only = self.cancelled = is_cancelled(run)
         self.known = {operation.operation_id: operation for operation in known}
         self.asked: dict[str, None] = {}
         self.doomed: Suspension | None = None
@@ -97,6 +101,15 @@ class Attempt:
     def messages(self) -> list[Any]:
         """The messages of the run's state."""
         return self.state.messages
+
+    def stop_if_cancelled(self) -> None:
+        """Begin no call of a run that somebody wants ended; a body under way ends with all that it calls.
+
+        Raises:
+            StepSuspended: so it is.
+        """
+        if self.cancelled and not _bodies.get():
+            self.suspend(Cancelled())
 
     def suspend(self, suspension: Suspension) -> NoReturn:
         """Doom the attempt: nobody acts on a doubt (I15).

@@ -46,6 +46,7 @@ class _LookAgain(Exception):
 def call(attempt: Attempt, tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:
     """Carry out one call of a tool in a step; see ``Tool.__call__``."""
     with attempt.call_under_way(tool):
+        attempt.stop_if_cancelled()
         request = attempt.request(tool, arguments)
         if not tool.guard.record:
             with attempt.body_of(request):
@@ -89,12 +90,17 @@ def settle_unasked(attempt: Attempt, *, at_end: bool) -> None:
             its own may still come, since the order of those may vary.
     """
     attempt.raise_if_doomed()
-    while (doubtful := next(_doubts(attempt, at_end=at_end), None)) is not None:
-        settle_doubt(attempt, doubtful)
+    settle_doubts(attempt, at_end=at_end)
     left = [o for o in attempt.unasked() if o.status is OperationStatus.SUCCEEDED and o.row["call_key"] is None]
     orphans = tuple(about(Question.ORPHAN, operation) for operation in left)
     if orphans:
         attempt.suspend(Ask("effects that this line does not ask for", orphans))
+
+
+def settle_doubts(attempt: Attempt, *, at_end: bool) -> None:
+    """Settle what is in doubt, or suspend until somebody can; ``at_end`` as in :func:`settle_unasked` (I14)."""
+    while (doubtful := next(_doubts(attempt, at_end=at_end), None)) is not None:
+        settle_doubt(attempt, doubtful)
 
 
 def _doubts(attempt: Attempt, *, at_end: bool) -> Iterator[Operation]:

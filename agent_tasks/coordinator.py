@@ -10,15 +10,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_tasks.attempt import Attempt, working_for
-from agent_tasks.calls import settle_unasked
+from agent_tasks.calls import settle_doubts, settle_unasked
 from agent_tasks.ending import Crashed, Ending
 from agent_tasks.errors import BadOutcome, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
 from agent_tasks.operations import CRASHES, name_of, text_of, traceback_of
 from agent_tasks.outcomes import Done, Fail, Next, Outcome
 from agent_tasks.retries import Retry, as_told
+from agent_tasks.runs import is_cancelled
 from agent_tasks.states import Question, RunStatus
 from agent_tasks.steps import Step, StepState, what_is_wrong
-from agent_tasks.suspensions import Ask, Asked, Lost
+from agent_tasks.suspensions import Ask, Asked, Cancelled, Lost, steps_are_spent
 from checkpoint import CheckpointState
 from checkpoint.errors import CheckpointError
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.agent import Agent
+    from agent_tasks.operations import Operation
     from agent_tasks.runtime import Runtime
     from agent_tasks.slots import Slot
 
@@ -88,6 +90,13 @@ class Coordinator:
             return None
         row, state = claimed
         slot.claimed(int(row["fence"]))
+        if is_cancelled(row):
+            self._end_cancelled(agent, row, slot)
+            return None
+        more = agent.max_steps or runtime.settings.max_steps
+        if seq > (allowed := max(row["steps_allowed"] or 0, more)):
+            self._park(agent, row, slot, steps_are_spent(run_id, step, allowed, more))
+            return None
         if not isinstance(state, CheckpointState) or (state.line, state.seq) != (row["line"], row["seq"]):
             self._park_for_checkpoint(agent, row, slot, state)
             return None
@@ -112,17 +121,36 @@ class Coordinator:
         return ask()
 
     def _park_for_checkpoint(self, agent: Agent, row: RowMapping, slot: Slot, found: object) -> None:
-        nothing = CheckpointState(run_id=row["run_id"], seq=row["seq"], line=row["line"])
-        attempt = Attempt(self.runtime, agent, row, nothing, [], slot)
         why = str(found) if isinstance(found, CheckpointError) else "it does not verify"
         asked = Asked(
             Question.CHECKPOINT,
-            attempt.run_id,
+            str(row["run_id"]),
             attempts=int(row["fence"]),
             detail={"line": row["line"], "seq": row["seq"], "why": why},
         )
-        attempt.doomed = Ask(f"checkpoint {row['seq']} of line {row['line']} cannot be used: {why}", (asked,))
+        self._park(
+            agent, row, slot, Ask(f"checkpoint {row['seq']} of line {row['line']} cannot be used: {why}", (asked,))
+        )
+
+    def _park(self, agent: Agent, row: RowMapping, slot: Slot, ask: Ask) -> None:
+        """Let a claimed run wait for a person, before its body."""
+        attempt = self._without_body(agent, row, slot, [])
+        attempt.doomed = ask
         self.ending.suspend(attempt)
+
+    def _end_cancelled(self, agent: Agent, row: RowMapping, slot: Slot) -> None:
+        """No body of a cancelled run begins any more: its doubts are settled, and it ends."""
+        look = partial(self.runtime.ledger.doubts, run_id=row["run_id"])
+        doubts = self._send(lambda: self.runtime.boundary.read(self.runtime.engine, look))
+        attempt = self._without_body(agent, row, slot, doubts)
+        with suppress(StepSuspended):
+            settle_doubts(attempt, at_end=True)
+        attempt.doomed = attempt.doomed or Cancelled()
+        self.ending.suspend(attempt)
+
+    def _without_body(self, agent: Agent, row: RowMapping, slot: Slot, known: list[Operation]) -> Attempt:
+        nothing = CheckpointState(run_id=row["run_id"], seq=row["seq"], line=row["line"])
+        return Attempt(self.runtime, agent, row, nothing, known, slot)
 
     def _ring_if_stale(self, run_id: str) -> None:
         """A doorbell that is not the run's next rings only after moving a passed due_at, so that copies do not multiply."""

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from agent_tasks.calls import settle_unasked
+from agent_tasks.cancelling import end_cancelled, end_or_settle
 from agent_tasks.errors import LedgerUnavailable, StepSuspended
 from agent_tasks.outcomes import Done, Fail, Next, Outcome, error_line
 from agent_tasks.retries import Retry, ended_on
-from agent_tasks.states import Question, RunStatus
-from agent_tasks.suspensions import Ask, Lost, about, log_attention
+from agent_tasks.runs import is_cancelled
+from agent_tasks.states import FINISHED, Question, RunStatus
+from agent_tasks.suspensions import Ask, Cancelled, Lost, about, log_attention
 from checkpoint.errors import CheckpointError, UnstorableValue
 
 if TYPE_CHECKING:
@@ -68,25 +70,28 @@ class Ending:
         runtime = self.runtime
         state = self._next_state(attempt)
 
-        def work(connection: Connection) -> bool | tuple[Operation, ...]:
+        def work(connection: Connection) -> RunStatus | tuple[Operation, ...] | None:
             row = runtime.runs.owned(connection, attempt)
             if row is None:
-                return self._committed_before(connection, attempt)
+                return self._committed_before(connection, attempt, outcome)
             if runtime.recorder.looked_again(connection, attempt, row):
                 raise _News
+            stops = is_cancelled(row)
             if isinstance(outcome, Retry):
-                self._set_back(connection, attempt)
-                return runtime.runs.retry(connection, attempt, outcome)
-            ends = not isinstance(outcome, Next)
-            if ends and attempt.line:
+                return (
+                    end_or_settle(runtime, connection, attempt) if stops else self._retry(connection, attempt, outcome)
+                )
+            if not isinstance(outcome, Next) and attempt.line:
                 left = runtime.ledger.left_behind(connection, attempt)
                 if left:
                     return tuple(left)
             runtime.ledger.adopt(connection, attempt)
-            self._move(connection, attempt, outcome)
             if not isinstance(outcome, Fail):
                 runtime.store.save(state, connection=connection)
-            return True
+            if stops and isinstance(outcome, Next):
+                end_cancelled(runtime, connection, attempt, advance=True)
+                return RunStatus.CANCELLED
+            return self._move(connection, attempt, outcome)
 
         try:
             committed = runtime.recorder.write(attempt, "retry" if isinstance(outcome, Retry) else "step", work)
@@ -107,14 +112,16 @@ class Ending:
                 "effects that this line does not ask for", tuple(about(Question.ORPHAN, o) for o in committed)
             )
             self.suspend(attempt)
-        elif not committed:
+        elif committed is None:
             logger.info(
                 "run %s: the lease of fence %s was lost before its commit",
                 attempt.run_id,
                 attempt.fence,
                 extra={"action": "lease_lost", "run_id": attempt.run_id, "fence": attempt.fence},
             )
-        elif isinstance(outcome, Next):
+        elif committed in FINISHED:
+            self._ended(attempt, outcome, committed)
+        elif committed is RunStatus.QUEUED:
             runtime.ring(attempt.run_id)
         elif isinstance(outcome, Retry):
             logger.info(
@@ -123,19 +130,19 @@ class Ending:
                 outcome.reason,
                 extra={"action": "step_retried", "run_id": attempt.run_id, "seq": attempt.seq},
             )
-        else:
-            self._ended(attempt, outcome)
 
-    def _set_back(self, connection: Connection, attempt: Attempt) -> None:
-        """Let the next try do again what this one ended on (I5)."""
+    def _retry(self, connection: Connection, attempt: Attempt, retry: Retry) -> RunStatus:
+        """Let the run wait for its next try, which does again what this one ended on (I5)."""
         ledger = self.runtime.ledger
         operations = ledger.of_run(connection, attempt.run_id, from_seq=attempt.seq)
         for operation in ended_on(attempt.asked, operations, attempt.seq):
             ledger.set_back(connection, operation)
+        self.runtime.runs.retry(connection, attempt, retry)
+        return RunStatus.WAITING
 
-    def _ended(self, attempt: Attempt, outcome: Done | Fail) -> None:
-        said = "succeeded"
-        if isinstance(outcome, Fail):
+    def _ended(self, attempt: Attempt, outcome: Outcome | Retry | None, status: RunStatus) -> None:
+        said = str(status)
+        if isinstance(outcome, Fail) and status is RunStatus.FAILED:
             said = f"failed: {error_line(_error_of(attempt, outcome))}"
             if attempt.raised is not None:
                 self.raised[attempt.run_id] = attempt.raised
@@ -157,23 +164,27 @@ class Ending:
             metadata={**state.metadata, "committed_by": attempt.token},
         )
 
-    def _committed_before(self, connection: Connection, attempt: Attempt) -> bool:
+    def _committed_before(self, connection: Connection, attempt: Attempt, outcome: Outcome | Retry) -> RunStatus | None:
         """A commit whose answer was lost is found by the token that its checkpoint carries."""
         try:
             state = self.runtime.store.load(attempt.run_id, attempt.seq, connection=connection)
         except CheckpointError:
-            return False
-        return state.metadata.get("committed_by") == attempt.token
+            return None
+        if state.metadata.get("committed_by") != attempt.token:
+            return None
+        return RunStatus.SUCCEEDED if isinstance(outcome, Done) else RunStatus.QUEUED
 
-    def _move(self, connection: Connection, attempt: Attempt, outcome: Outcome) -> None:
+    def _move(self, connection: Connection, attempt: Attempt, outcome: Outcome) -> RunStatus:
         runs, bell = self.runtime.runs, self.runtime.bell
         if isinstance(outcome, Next):
             queue = bell.queue_for(f"{attempt.agent.name}.{outcome.step}")
             runs.advance(connection, attempt, step=outcome.step, queue=queue)
-        elif isinstance(outcome, Done):
+            return RunStatus.QUEUED
+        if isinstance(outcome, Done):
             runs.finish(connection, attempt, RunStatus.SUCCEEDED, output=outcome.output, advance=True)
-        else:
-            runs.finish(connection, attempt, RunStatus.FAILED, error=_error_of(attempt, outcome), advance=False)
+            return RunStatus.SUCCEEDED
+        runs.finish(connection, attempt, RunStatus.FAILED, error=_error_of(attempt, outcome), advance=False)
+        return RunStatus.FAILED
 
     def suspend(self, attempt: Attempt) -> None:
         """End a doomed attempt: its run waits, for a time or for a person, or is another's by now."""
@@ -190,6 +201,11 @@ class Ending:
         runtime = self.runtime
 
         def work(connection: Connection) -> RunStatus | None:
+            row = runtime.runs.owned(connection, attempt)
+            if row is None:
+                return None
+            if isinstance(suspension, Cancelled) or (is_cancelled(row) and not attempt.settles_only):
+                return end_or_settle(runtime, connection, attempt)
             status = runtime.runs.suspend(connection, attempt, suspension)
             if status is RunStatus.NEEDS_ATTENTION and isinstance(suspension, Ask):
                 for asked in suspension.questions:
@@ -203,6 +219,9 @@ class Ending:
             return
         if status is RunStatus.NEEDS_ATTENTION and isinstance(suspension, Ask):
             log_attention(attempt.run_id, suspension)
+            return
+        if status is RunStatus.CANCELLED:
+            self._ended(attempt, None, status)
             return
         logger.log(
             logging.WARNING if status is RunStatus.WAITING else logging.INFO,

@@ -122,6 +122,10 @@ class RunFailed(AgentTasksError):
     """The run ended as failed or cancelled."""
 
 
+class RunCancelled(RunFailed):
+    """Somebody cancelled the run; the message says who and why."""
+
+
 class RunUnfinished(AgentTasksError, TimeoutError):
     """The run had not ended when the time-out of ``get`` passed."""
 

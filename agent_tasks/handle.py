@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from agent_tasks.errors import RunFailed, RunNotFound, RunUnfinished
+from agent_tasks.cancelling import cancel
+from agent_tasks.errors import RunCancelled, RunFailed, RunNotFound, RunUnfinished
 from agent_tasks.inbox_client import InboxClient
 from agent_tasks.outcomes import error_line
 from agent_tasks.states import FINISHED, RunStatus
@@ -59,6 +60,27 @@ class RunHandle:
         waiting: str | None = self._row()["waiting_for"]
         return waiting
 
+    def cancel(self, *, who: str, why: str) -> bool:
+        """Ask for the run's end. What has happened stays as it is recorded, and nothing of it is undone.
+
+        A run that nobody works on ends at once. One that runs begins no further call: a call under way is not
+        disturbed, the step's checkpoint is kept if it comes that far, and a step that ends the run itself first, by
+        ``done`` or ``fail``, has the last word. Where an operation is in doubt, its probe or a person says whether
+        it happened before the run ends.
+
+        Args:
+            who: the person who decides, of at most 200 characters.
+            why: the reason, of at most 4,000 characters; kept in the audit trail.
+
+        Returns:
+            True if the run has ended because of this or will; False if it had ended already.
+
+        Raises:
+            AgentTasksError: ``who`` or ``why`` is missing.
+            LedgerUnavailable: the database did not answer; ask again, which asks once.
+        """
+        return cancel(self._runtime, self.run_id, who=who, why=why)
+
     def operations(self) -> list[Operation]:
         """Return the run's operations, oldest first."""
         return self._runtime.boundary.read(
@@ -92,7 +114,8 @@ class RunHandle:
             timeout: longest wait in seconds; None waits for good.
 
         Raises:
-            RunFailed: the run ended as failed or cancelled.
+            RunCancelled: somebody cancelled the run; says who and why.
+            RunFailed: the run ended as failed.
             RunUnfinished: it had not ended in time; says what it waits for.
         """
         end = None if timeout is None else time.monotonic() + timeout
@@ -128,4 +151,6 @@ def _output(row: RowMapping) -> Any:
     if row["status"] == RunStatus.SUCCEEDED:
         return None if row["output"] is None else codec.loads(row["output"])
     error = {} if row["error"] is None else codec.loads(row["error"])
+    if row["status"] == RunStatus.CANCELLED:
+        raise RunCancelled(f"run {row['run_id']!r} was {error_line(error)}")
     raise RunFailed(f"run {row['run_id']!r} {row['status']}: {error_line(error)}")

@@ -134,6 +134,24 @@ class Inbox:
             .values(closed_at=self.clock.now(), replied_by="evidence", replied_why="a late outcome settled it")
         )
 
+    def close(self, connection: Connection, run_id: str, who: str, why: str, *, but: Question | None = None) -> None:
+        """Close the open questions of a run that was cancelled, without an answer; what happened twice stays open.
+
+        Args:
+            connection: whose transaction is the caller's.
+            run_id: of the run.
+            who: cancelled it.
+            why: and for which reason.
+            but: questions of this kind stay open, too.
+        """
+        c = self.table.c
+        kept = [str(question) for question in (*_NOT_BLOCKING, but) if question is not None]
+        connection.execute(
+            update(self.table)
+            .where(c.run_id == run_id, c.closed_at.is_(None), c.question.notin_(kept))
+            .values(closed_at=self.clock.now(), replied_by=who, replied_why=f"the run was cancelled: {why}")
+        )
+
     def conflict_reply(self, connection: Connection, operation_id: str, digest: str) -> Reply | None:
         """Return what a person said about these other arguments for an operation."""
         c = self.table.c
@@ -190,6 +208,8 @@ class Inbox:
                 + did_you_mean(str(reply), allowed)
             )
         reply = Reply(reply)
+        if reply is Reply.GO_ON:
+            self.runs.allow_steps(connection, run_id, item.detail["allowed"] + item.detail["more"])
         self._carry_out(connection, row, item, reply, who, why, result)
         c = self.table.c
         connection.execute(

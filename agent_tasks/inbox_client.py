@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import reprlib
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.errors import AnswerNotAllowed, ArgumentsNotStorable, InboxItemNotFound
+from agent_tasks.signing import check_signed
 from agent_tasks.states import Reply
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from agent_tasks.inbox import InboxItem
     from agent_tasks.runtime import Runtime
-
-#: Longest name of a person and longest reason, in characters.
-MAX_WHO_LENGTH, MAX_WHY_LENGTH = 200, 4_000
 
 
 class InboxClient:
@@ -63,7 +60,7 @@ class InboxClient:
         Args:
             item_id: of the question.
             reply: one of the item's ``replies``: ``happened``, ``did-not-happen``, ``keep``, ``ignore``, ``recorded``,
-                ``new``, ``retry`` or ``abort``.
+                ``new``, ``retry``, ``go-on`` or ``abort``.
             who: the person who decides, of at most 200 characters.
             why: the reason, of at most 4,000 characters; kept in the audit trail.
             result: with ``happened``, what the tool would have returned. The step gets it as the tool's result, and
@@ -87,8 +84,7 @@ class InboxClient:
             Traceback (most recent call last):
             agent_tasks.errors.InboxItemNotFound: no inbox item 'q_1'. `agent-tasks inbox list` shows the open ones.
         """
-        _check_said("who", who, MAX_WHO_LENGTH)
-        _check_said("why", why, MAX_WHY_LENGTH)
+        check_signed(who, why, AnswerNotAllowed)
         if result is not None and reply != Reply.HAPPENED:
             raise AnswerNotAllowed(
                 f"result= belongs to the answer 'happened', got it with {reply!r} for inbox item {item_id!r}. Nothing was changed."
@@ -129,20 +125,3 @@ def open_inbox(app: Celery) -> InboxClient:
     from agent_tasks.integration import AppState  # which knows agents, and they know this module
 
     return InboxClient(AppState.of(app).runtime)
-
-
-def _check_said(name: str, value: object, longest: int) -> None:
-    """Refuse what is empty or no database stores; an audit trail without a name or a reason is none."""
-    if isinstance(value, str) and value.strip() and len(value) <= longest and "\0" not in value and _is_utf8(value):
-        return
-    raise AnswerNotAllowed(
-        f"{name} must be a text of 1 to {longest} characters without NUL, got {reprlib.repr(value)}. Nothing was changed."
-    )
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -136,10 +136,15 @@ class Ledger:
                 args_digest=request.digest,
                 **({"first_started_at": self.clock.now()} if first is None else {}),
             )
-        found = self.find(connection, request.operation_id)
         if changed:
-            return found
-        # The answer to an earlier sending of this very statement may have been lost: then the row is mine.
+            return self.find(connection, request.operation_id)
+        return self.begun_before(connection, attempt, request, seen)
+
+    def begun_before(
+        self, connection: Connection, attempt: Attempt, request: Request, seen: Operation | None
+    ) -> Operation | None:
+        """Return the operation if an earlier sending of this very intent, whose answer was lost, was written."""
+        found = self.find(connection, request.operation_id)
         wanted = 1 if seen is None else seen.attempts + 1
         is_mine = (
             found is not None

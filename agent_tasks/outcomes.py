@@ -62,11 +62,11 @@ def fail(reason: str) -> Fail:
 
 
 def error_line(error: Mapping[str, Any]) -> str:
-    """Return the recorded error of a run in a line: the reason of ``fail(…)`` as it is, anything else with its type.
+    """Return the recorded error of a run in a line: the reason of ``fail(…)`` or of a cancel as it is, else with its type.
 
     Example:
         >>> error_line({"type": "KeyError", "text": "'cart'"}), error_line({"type": "fail", "text": "no such cart"})
         ("KeyError: 'cart'", 'no such cart')
     """
     text = str(error.get("text", ""))
-    return text if error.get("type", "fail") == "fail" else f"{error['type']}: {text}"
+    return text if error.get("type", "fail") in ("fail", "cancelled") else f"{error['type']}: {text}"

@@ -9,6 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from agent_tasks.clock import microseconds
 from agent_tasks.errors import AgentTasksError, LedgerUnavailable
+from agent_tasks.runs import is_cancelled
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply, RunStatus
 from agent_tasks.suspensions import Lost, about
 
@@ -73,6 +74,8 @@ class Recorder:
 
         def work(connection: Connection) -> tuple[bool, Operation | None]:
             run = runtime.runs.owned(connection, attempt, share=True)
+            if self._is_told_to_stop(run, attempt, request):
+                return True, runtime.ledger.begun_before(connection, attempt, request, seen)
             if run is None or self.looked_again(connection, attempt, run):
                 return run is not None, None
             return True, runtime.ledger.begin(connection, attempt, request, seen)
@@ -83,10 +86,19 @@ class Recorder:
             attempt.suspend(Lost(f"the intent of {request.tool.name} was interrupted: {type(error).__name__}: {error}"))
         if not owns:
             attempt.suspend(Lost(f"the lease was lost before {request.tool.name} began"))
-        if operation is not None:
+        if operation is None:
+            attempt.stop_if_cancelled()
+        else:
             operation.deadline = deadline
             attempt.known[operation.operation_id] = operation
         return operation
+
+    @staticmethod
+    def _is_told_to_stop(run: RowMapping | None, attempt: Attempt, request: Request) -> bool:
+        """Note in a fenced write that somebody wants the run to end; a call in the body of another goes on with it."""
+        if run is not None:
+            attempt.cancelled = is_cancelled(run)
+        return attempt.cancelled and request.parent is None
 
     def looked_again(self, connection: Connection, attempt: Attempt, run: RowMapping) -> bool:
         """Read again what others may have settled since the attempt looked; ``run`` is its locked row (I13).
@@ -106,8 +118,10 @@ class Recorder:
         runtime = self.runtime
 
         def work(connection: Connection) -> tuple[bool, bool]:
-            if runtime.runs.owned(connection, attempt, share=True) is None:
+            run = runtime.runs.owned(connection, attempt, share=True)
+            if run is None:
                 return False, False
+            attempt.cancelled = is_cancelled(run)  # what was bought is recorded; the next call does not begin
             recorded = runtime.ledger.record(connection, attempt, request, seen, **outcome)
             return True, recorded or runtime.ledger.recorded_before(connection, attempt, request, outcome["status"])
 
@@ -139,6 +153,7 @@ class Recorder:
             nonlocal woke
             run = runtime.runs.find(connection, attempt.run_id, lock=True)
             if run is not None and runtime.runs.is_owner(run, attempt):
+                attempt.cancelled = is_cancelled(run)
                 self._own_outcome(connection, attempt, operation, status, fact, values)
                 return True
             woke = run is not None and self._late_outcome(connection, attempt, operation, status, fact, values)

@@ -8,7 +8,7 @@ from sqlalchemy import and_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agent_tasks.schema import PROTOCOL
-from agent_tasks.states import RunStatus
+from agent_tasks.states import RunRequest, RunStatus
 from agent_tasks.suspensions import Ask, Wait
 from checkpoint import codec
 
@@ -226,6 +226,10 @@ class Runs:
         self._leave(connection, attempt, **values)
         return RunStatus(values["status"])
 
+    def give_back(self, connection: Connection, attempt: Attempt) -> bool:
+        """Make the attempt's run claimable at once; False if the attempt does not own it."""
+        return self._leave(connection, attempt, status=RunStatus.QUEUED, due_at=self._ring_again(), waiting_for=None)
+
     def _leave(self, connection: Connection, attempt: Attempt, **values: Any) -> bool:
         statement = update(self.table).where(*self._fence(attempt))
         values = {**_NO_LEASE, "updated_at": self.clock.now(), **values}
@@ -292,27 +296,43 @@ class Runs:
         connection.execute(update(self.table).where(c.run_id == run_id).values(wakeups=c.wakeups + 1, crashes=0))
         return self.requeue(connection, c.run_id == run_id, c.status == RunStatus.NEEDS_ATTENTION)
 
+    def allow_steps(self, connection: Connection, run_id: str, steps: int) -> None:
+        """Let a run take so many steps in all."""
+        connection.execute(update(self.table).where(self.table.c.run_id == run_id).values(steps_allowed=steps))
+
     def abort(self, connection: Connection, run_id: str, reason: str) -> bool:
         """End a run that waits for a person as failed."""
+        error = {"type": "aborted", "text": reason, "traceback": ""}
+        return self.end(connection, run_id, RunStatus.FAILED, error, was=(RunStatus.NEEDS_ATTENTION,))
+
+    def ask(self, connection: Connection, run_id: str, request: RunRequest) -> None:
+        """Write a person's request, and tell an attempt that is about to wait to look again."""
         c = self.table.c
-        error = codec.dumps({"type": "aborted", "text": reason, "traceback": ""})
-        return (
-            connection.execute(
-                update(self.table)
-                .where(c.run_id == run_id, c.status == RunStatus.NEEDS_ATTENTION)
-                .values(
-                    **_NO_LEASE,
-                    status=RunStatus.FAILED,
-                    error=error,
-                    due_at=None,
-                    waiting_for=None,
-                    next_step=None,
-                    updated_at=self.clock.now(),
-                    finished_at=self.clock.now(),
-                )
-            ).rowcount
-            == 1
-        )
+        connection.execute(update(self.table).where(c.run_id == run_id).values(request=request, wakeups=c.wakeups + 1))
+
+    def end(
+        self,
+        connection: Connection,
+        run_id: str,
+        status: RunStatus,
+        error: dict[str, Any],
+        *,
+        was: Sequence[RunStatus] = (RunStatus.QUEUED, RunStatus.WAITING, RunStatus.NEEDS_ATTENTION),
+    ) -> bool:
+        """End a run that nobody works on; False if it does not stand where it ``was`` said to."""
+        c = self.table.c
+        statement = update(self.table).where(c.run_id == run_id, c.status.in_([str(status) for status in was]))
+        values = {
+            **_NO_LEASE,
+            "status": status,
+            "error": codec.dumps(error),
+            "due_at": None,
+            "waiting_for": None,
+            "next_step": None,
+            "updated_at": self.clock.now(),
+            "finished_at": self.clock.now(),
+        }
+        return connection.execute(statement.values(**values)).rowcount == 1
 
     def requeue(self, connection: Connection, *where: ColumnElement[bool]) -> bool:
         """Make the run that fits claimable now; False if none does."""
@@ -340,3 +360,8 @@ class Runs:
 
     def _ring_again(self) -> ColumnElement[int]:
         return self.clock.in_(self.settings.ring_again_seconds)
+
+
+def is_cancelled(run: RowMapping) -> bool:
+    """Tell whether somebody has asked for the end of a run, of whose row this is a copy."""
+    return bool(run["request"] == RunRequest.CANCEL)

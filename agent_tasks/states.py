@@ -26,6 +26,12 @@ class RunStatus(Word):
 FINISHED = frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED})
 
 
+class RunRequest(Word):
+    """What a person may ask of a run, whoever works on it."""
+
+    CANCEL = "cancel"
+
+
 class OperationStatus(Word):
     """The life of an operation."""
 
@@ -62,6 +68,7 @@ class Question(Word):
     DOUBLED = "doubled"  # two requests of one operation succeeded
     CRASHES = "crashes"  # the step lost its worker too often
     CHECKPOINT = "checkpoint"  # the latest checkpoint does not verify
+    STEPS = "steps"  # the run has taken as many steps as it may
 
 
 class Reply(Word):
@@ -74,6 +81,7 @@ class Reply(Word):
     RECORDED = "recorded"
     NEW = "new"
     RETRY = "retry"
+    GO_ON = "go-on"
     ABORT = "abort"
 
 
@@ -85,4 +93,5 @@ REPLIES: dict[Question, tuple[Reply, ...]] = {
     Question.DOUBLED: (Reply.KEEP,),
     Question.CRASHES: (Reply.RETRY, Reply.ABORT),
     Question.CHECKPOINT: (Reply.RETRY, Reply.ABORT),
+    Question.STEPS: (Reply.GO_ON, Reply.ABORT),
 }

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_tasks.doorbell import Ring
+from agent_tasks.runs import is_cancelled
 from agent_tasks.states import Question, RunStatus
 from agent_tasks.suspensions import Ask, Asked, log_attention
 
@@ -195,6 +196,8 @@ def _park_if_it_crashes(runtime: Runtime, connection: Connection, before: RowMap
     if crashes < runtime.settings.max_crashes:
         return None
     run_id = str(before["run_id"])
+    if is_cancelled(before) and not runtime.ledger.doubts(connection, run_id):
+        return None  # the next claim ends it, and runs no body
     reason = f"step {before['next_step']} lost its worker {crashes} times"
     asked = Asked(
         Question.CRASHES,

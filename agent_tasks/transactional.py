@@ -14,8 +14,9 @@ from agent_tasks.database import IDLE_IN_TRANSACTION_MS
 from agent_tasks.errors import InsideTransaction, ToolOverran
 from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step
 from agent_tasks.putting_off import put_off
+from agent_tasks.runs import is_cancelled
 from agent_tasks.states import OperationStatus
-from agent_tasks.suspensions import Lost
+from agent_tasks.suspensions import Cancelled, Lost
 from checkpoint import codec
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ class _Raced(Exception):
     """Another row stands there than was seen, or others settled one meanwhile: roll the effect back."""
 
 
+class _Stopped(Exception):
+    """Somebody wants the run to end: roll the effect back."""
+
+
 class _NotOwner(Exception):
     """The lease was lost: roll the effect back."""
 
@@ -75,6 +80,9 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
         run = _owned(attempt, connection)
         if run is None:
             raise _NotOwner
+        attempt.cancelled = is_cancelled(run)
+        if attempt.cancelled and request.parent is None:
+            raise _Stopped
         if runtime.recorder.looked_again(connection, attempt, run):
             raise _Raced
         if not runtime.ledger.record(
@@ -87,6 +95,8 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
         return runtime.recorder.write(attempt, "effect and outcome", work)
     except _Raced:
         return None
+    except _Stopped:
+        attempt.suspend(Cancelled())
     except _NotOwner:
         attempt.suspend(Lost(f"the lease was lost while {tool.name} ran; its transaction was rolled back"))
     except CRASHES:

@@ -156,6 +156,18 @@ def checkpoint(here: OneProcess) -> Stopped:
     return Stopped(here, order, run)
 
 
+def steps(here: OneProcess) -> Stopped:
+    """A run that has taken its two steps and would take a third."""
+
+    def walk(state: Any) -> Any:
+        state["steps"] = state.get("steps", 0) + 1
+        return done(state["steps"]) if state["steps"] == 3 else order.steps["walk"]
+
+    order = Agent("order", app=here.app, max_steps=2)
+    order.step(walk, name="walk")
+    return Stopped(here, order, here.run(order))
+
+
 def _damage(here: OneProcess) -> None:
     """Turn the last bit of checkpoint 1; doing it twice heals it."""
     table = here.runtime.store.tables.checkpoints
@@ -195,4 +207,5 @@ STOPS: dict[str, Callable[[OneProcess], Stopped]] = {
     "doubled": doubled,
     "crashes": crashes,
     "checkpoint": checkpoint,
+    "steps": steps,
 }

@@ -30,6 +30,7 @@ QUESTIONS = {
     "doubled": "two requests of it succeeded",
     "crashes": "the step lost its worker too often: try again?",
     "checkpoint": "the latest checkpoint does not verify: try again?",
+    "steps": "the run has taken as many steps as it may: let it go on?",
 }
 
 

@@ -23,6 +23,7 @@ from agent_tasks.config import Settings
 from agent_tasks.database import open_engine
 from agent_tasks.doorbell import InlineBell, Ring
 from agent_tasks.errors import LedgerUnavailable
+from agent_tasks.handle import RunHandle
 from agent_tasks.inline import answer
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
@@ -46,6 +47,8 @@ MAX_ROUNDS = 60
 
 RUN_ID = "explored"
 
+Fault = Literal["crash", "lost answer", "cancel", "cancel and crash"]
+
 
 class Crash(BaseException):
     """The process is dead. Every later boundary of its runtime raises it again, so nothing more of it happens."""
@@ -58,7 +61,8 @@ class Schedule:
     Attributes:
         index: of the crossing, in the order of the run without a crash.
         point: the boundary.
-        fault: ``crash``, or ``lost answer``: the process goes on, and does not know whether its commit happened.
+        fault: ``crash``; ``lost answer``: the process goes on, and does not know whether its commit happened;
+            ``cancel``: somebody cancels the run; ``cancel and crash``: and the process dies before it hears of it.
         broker: ``redelivers`` the message that was not acked, or was ``emptied``.
         problems: empty if the recovery was right.
         crashed: whether the crossing was reached at all.
@@ -66,7 +70,7 @@ class Schedule:
 
     index: int
     point: Point
-    fault: Literal["crash", "lost answer"]
+    fault: Fault
     broker: Literal["redelivers", "emptied"]
     problems: tuple[str, ...]
     crashed: bool
@@ -103,6 +107,7 @@ def explore_crashes(
     database_url: str | None = None,
     brokers: tuple[Literal["redelivers", "emptied"], ...] = ("redelivers", "emptied"),
     lost_answers: bool = True,
+    cancels: bool = False,
 ) -> Exploration:
     """Crash an agent at each boundary of one of its runs, let recovery finish, and compare with the outside world.
 
@@ -113,6 +118,7 @@ def explore_crashes(
         database_url: an empty database for the ledger, which is emptied again and again; an SQLite file if not given.
         brokers: what the broker does with the message under way at the crash.
         lost_answers: also let each commit happen without its answer.
+        cancels: also cancel the run at each crossing but those in the middle of a commit, over another connection.
 
     Returns:
         What was found; ``.failures`` is empty if every recovery was right.
@@ -138,7 +144,7 @@ def explore_crashes(
         upgrade(url)
         explorer = _Explorer(agent, input, world, url, Slots(Path(folder) / "slots"))
         try:
-            return explorer.explore(brokers, lost_answers=lost_answers)
+            return explorer.explore(brokers, lost_answers=lost_answers, cancels=cancels)
         finally:
             explorer.engine.dispose()
 
@@ -153,7 +159,9 @@ class _Explorer:
         self._tables = [t for t in metadata.sorted_tables if t.name.startswith("agent_") and t.name != "agent_version"]
         self.expected: tuple[RunStatus, Any] = (RunStatus.SUCCEEDED, None)
 
-    def explore(self, brokers: tuple[Literal["redelivers", "emptied"], ...], *, lost_answers: bool) -> Exploration:
+    def explore(
+        self, brokers: tuple[Literal["redelivers", "emptied"], ...], *, lost_answers: bool, cancels: bool
+    ) -> Exploration:
         found = Exploration()
         calm = _Play(self, None)
         problems = calm.play()
@@ -165,6 +173,9 @@ class _Explorer:
                 found.schedules.append(self._try(index, point, "crash", broker))
             if lost_answers and point.kind == "commit" and point.moment == "after":
                 found.schedules.append(self._try(index, point, "lost answer", "redelivers"))
+            if cancels and (point.kind, point.moment) != ("commit", "before"):
+                found.schedules.append(self._try(index, point, "cancel", "redelivers"))
+                found.schedules.append(self._try(index, point, "cancel and crash", "emptied"))
         return found
 
     def empty(self) -> None:
@@ -174,9 +185,7 @@ class _Explorer:
                 connection.execute(table.delete())
         self.world.reset()
 
-    def _try(
-        self, index: int, point: Point, fault: Literal["crash", "lost answer"], broker: Literal["redelivers", "emptied"]
-    ) -> Schedule:
+    def _try(self, index: int, point: Point, fault: Fault, broker: Literal["redelivers", "emptied"]) -> Schedule:
         play = _Play(self, index, fault=fault, broker=broker)
         problems = play.play()
         return Schedule(index, point, fault, broker, tuple(problems), play.hit == point)
@@ -198,6 +207,10 @@ class _Play:
         self.unacked: Ring | None = None
         self.rings: list[Ring] = []
 
+    @property
+    def is_cancelled(self) -> bool:
+        return self.crash_at is not None and self.fault.startswith("cancel")
+
     def play(self) -> list[str]:
         self.explorer.empty()
         try:
@@ -215,6 +228,10 @@ class _Play:
         self.crossed.append(point)
         if index == self.crash_at:
             self.hit = point
+            if self.is_cancelled:
+                RunHandle(self._runtime(None), RUN_ID).cancel(who="tester", why="changed its mind")
+            if self.fault == "cancel":
+                return
             if self.fault == "lost answer":
                 raise OperationalError("COMMIT", {}, ConnectionError("the answer was lost"))
             self.dead = True
@@ -293,7 +310,8 @@ class _Play:
             return
         output = None if row["output"] is None else codec.loads(row["output"])
         self.ending = (RunStatus(row["status"]), output)
-        if self.crash_at is not None and self.ending != self.explorer.expected:
+        endings = [self.explorer.expected, *([(RunStatus.CANCELLED, None)] if self.is_cancelled else [])]
+        if self.crash_at is not None and self.ending not in endings:
             self.problems.append(f"ended as {self.ending}, and as {self.explorer.expected} without the crash")
         operations = runtime.boundary.read(runtime.engine, lambda connection: runtime.ledger.of_run(connection, RUN_ID))
         self.problems += compare(operations, self.explorer.world.effects())

@@ -12,7 +12,7 @@ from sqlalchemy import MetaData, Table, and_, exists, func, or_, select
 
 from agent_tasks.identity import keyed_operation_id, nested_operation_id, operation_id, renewed_operation_id
 from agent_tasks.schema import Tables, tables
-from agent_tasks.states import FINISHED, IN_DOUBT, OperationStatus, Question, RunStatus
+from agent_tasks.states import FINISHED, IN_DOUBT, OperationStatus, Question, RunRequest, RunStatus
 from checkpoint.tables import build_tables
 
 if TYPE_CHECKING:
@@ -117,13 +117,16 @@ def _once(connection: Connection, t: Tables, _prefix: str) -> Iterator[Violation
 
 
 def _not_stuck(connection: Connection, t: Tables, _prefix: str) -> Iterator[Violation]:
-    """I9: an unfinished run has a due time or an open question; a finished one has neither step nor due time."""
+    """I9: an unfinished run has a due time or an open question; a finished one has neither step nor due time,
+    and one that was cancelled asks nobody anything.
+    """
     c, i = t.runs.c, t.inbox.c
     asked = exists().where(i.run_id == c.run_id, i.closed_at.is_(None), i.question != Question.DOUBLED)
     waits_for_person = c.status == RunStatus.NEEDS_ATTENTION
     stuck = or_(
         and_(c.status.notin_([*_ENDED, str(RunStatus.NEEDS_ATTENTION)]), c.due_at.is_(None)),
         and_(waits_for_person, or_(~asked, c.due_at.isnot(None))),
+        and_(c.status == RunStatus.CANCELLED, asked),
         and_(c.status.in_(_ENDED), or_(c.due_at.isnot(None), c.next_step.isnot(None), c.finished_at.is_(None))),
     )
     for run_id, status in connection.execute(select(c.run_id, c.status).where(stuck)):
@@ -131,7 +134,7 @@ def _not_stuck(connection: Connection, t: Tables, _prefix: str) -> Iterator[Viol
 
 
 def _history_stands(connection: Connection, t: Tables, prefix: str) -> Iterator[Violation]:
-    """I12: a run's position has its checkpoint and all before it, and a person's answer says who and why."""
+    """I12: a run's position has its checkpoint and all before it, and a person's answer or cancel says who and why."""
     c, i = t.runs.c, t.inbox.c
     k = _checkpoints(prefix).c
     counted = (
@@ -145,10 +148,17 @@ def _history_stands(connection: Connection, t: Tables, prefix: str) -> Iterator[
     unsigned = select(i.item_id).where(i.reply.isnot(None), or_(i.replied_by.is_(None), i.replied_why.is_(None)))
     for (item,) in connection.execute(unsigned):
         yield Violation("I12", item, "was answered without who or why")
+    signed = exists().where(t.audit.c.run_id == c.run_id, t.audit.c.what == RunRequest.CANCEL)
+    requested = or_(c.status == RunStatus.CANCELLED, c.request == RunRequest.CANCEL)
+    for (run_id,) in connection.execute(select(c.run_id).where(requested, ~signed)):
+        yield Violation("I12", run_id, "was cancelled without who or why")
 
 
 def _no_orphan(connection: Connection, t: Tables, _prefix: str) -> Iterator[Violation]:
-    """I13: a succeeded run has no effect beyond its last checkpoint, or of a line that it left."""
+    """I13: a succeeded run has no effect beyond its last checkpoint, or of a line that it left.
+
+    One that failed or was cancelled keeps what happened; nobody goes on after it.
+    """
     c, o = t.runs.c, t.operations.c
     beyond = (
         select(o.operation_id)

@@ -75,12 +75,15 @@ class VendorWorld:
             return Counter(self._effects)
 
     def person(self, item: InboxItem) -> tuple[Reply, Any]:
-        """See :class:`World`: looks whether it happened, keeps orphans, goes on after crashes."""
+        """See :class:`World`: looks whether it happened, keeps orphans, goes on after crashes and many steps."""
         if item.question is Question.UNKNOWN:
             number = self.look_up(item.operation_id or "")
             return (Reply.DID_NOT_HAPPEN, None) if number is None else (Reply.HAPPENED, number)
         if item.question is Question.RESULT:
             return Reply.HAPPENED, self.look_up(item.operation_id or "")
-        return {Question.ORPHAN: Reply.KEEP, Question.CONFLICT: Reply.RECORDED, Question.DOUBLED: Reply.KEEP}.get(
-            item.question, Reply.RETRY
-        ), None
+        return {
+            Question.ORPHAN: Reply.KEEP,
+            Question.CONFLICT: Reply.RECORDED,
+            Question.DOUBLED: Reply.KEEP,
+            Question.STEPS: Reply.GO_ON,
+        }.get(item.question, Reply.RETRY), None

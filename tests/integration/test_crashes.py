@@ -91,14 +91,14 @@ def test_a_crash_at_any_boundary_of_settling_a_doubt_repeats_no_effect(effect: s
 
 
 class Declines(VendorWorld):
-    """A vendor that refuses the first two charges of each schedule."""
+    """A vendor that refuses the first charge of each schedule."""
 
     def reset(self) -> None:
         super().reset()
         self.refused = 0
 
     def charge(self, reference: str) -> int:
-        if self.refused < 2:
+        if not self.refused:
             self.refused += 1
             raise PermissionError("insufficient funds")
         return self.act(reference)
@@ -106,23 +106,20 @@ class Declines(VendorWorld):
 
 def retried_agent(world: Declines) -> Agent:
     """An agent whose first step ends on a refusal, and whose second raises by itself."""
-    keyed = tool_of("keyed", world)
 
     @tool(effect="manual", timeout=timedelta(seconds=10), refused=(PermissionError,), bind=True)
     def charge(operation: Operation) -> int:
         return world.charge(operation.operation_id)
 
-    agent = Agent("retried", app=new_app(), tools=[keyed, charge])
+    agent = Agent("retried", app=new_app(), tools=[charge])
 
     @agent.step(start=True, max_retries=9, default_retry_delay=60)
     def pay(state: Any) -> Any:
-        keyed("a")
         charge()
         return ship
 
     @agent.step(autoretry_for=(ConnectionError,), retry_backoff=True)
     def ship(state: Any) -> Any:
-        keyed("b")
         if not current_run.retries:
             raise ConnectionError("the warehouse is away")
         return done("shipped")
@@ -137,7 +134,62 @@ def test_a_crash_at_any_boundary_of_a_retried_step_repeats_no_effect(way: str, d
     found = explore_crashes(retried_agent(world), {}, world, database_url=database_url, **WAYS[way])
 
     assert not found.failures, found.report()
-    assert [str(point) for point in found.points].count("after commit retry") == 3
+    assert [str(point) for point in found.points].count("after commit retry") == 2
+
+
+@pytest.mark.parametrize("effect", ["keyed", "probed"])
+def test_a_cancel_at_any_boundary_ends_the_run_and_repeats_no_effect(effect: str, database_url: str) -> None:
+    world = VendorWorld()
+
+    found = explore_crashes(
+        agent_of(effect, world),
+        {"what": "a"},
+        world,
+        database_url=database_url,
+        brokers=(),
+        lost_answers=False,
+        cancels=True,
+    )
+
+    assert not found.failures, found.report()
+    assert {schedule.fault for schedule in found.schedules} == {"cancel", "cancel and crash"}
+
+
+class Cancels(VendorWorld):
+    """A vendor in whose hands each call is cancelled, so that every crash after that meets the request."""
+
+    agent: Agent
+
+    def act(self, reference: str, *, key: str | None = None) -> int:
+        number = super().act(reference, key=key)
+        self.cancel()
+        return number
+
+    def cancel(self) -> None:
+        self.agent.run("explored").cancel(who="kim", why="changed her mind")
+
+
+@pytest.mark.parametrize("effect", ["probed", "manual"])
+def test_a_crash_at_any_boundary_of_a_cancelled_run_repeats_no_effect(effect: str, database_url: str) -> None:
+    world = Cancels()
+    act = tool_of(effect, world)
+    agent = world.agent = Agent("cancelled", app=new_app(), tools=[act])
+
+    @agent.step(start=True)
+    def first(_state: Any) -> Any:
+        act("a")
+        return second
+
+    @agent.step
+    def second(_state: Any) -> Any:
+        world.cancel()  # for the schedules in which the first one was not heard
+        return done(act("b"))
+
+    found = explore_crashes(agent, {}, world, database_url=database_url, brokers=("emptied",))
+
+    assert not found.failures, found.report()
+    assert "after commit cancel" in {str(point) for point in found.points}
+    assert sum(world.effects().values()) == 1
 
 
 def test_a_schedule_that_never_meets_its_crossing_is_a_failure() -> None:

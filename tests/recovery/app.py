@@ -27,6 +27,9 @@ VISIBILITY_VARIABLE = "AGENT_RECOVERY_VISIBILITY_SECONDS"
 #: Deadline of one call of the shop, and so the wait until a call in doubt can be asked about.
 CALL = timedelta(seconds=4)
 
+#: Pause before the retry of a run that met an outage; long enough to kill its worker meanwhile.
+RETRY_SECONDS = 5
+
 books = sqlalchemy.Table(
     "books",
     sqlalchemy.MetaData(),
@@ -92,6 +95,12 @@ def wait_at_the_gate() -> None:
         time.sleep(0.01)
 
 
+def meet_an_outage() -> None:
+    """Raise in the first try of a run that the test wants retried."""
+    if not current_run.retries and (folder("outages") / current_run.run_id).exists():
+        raise ConnectionError("the warehouse is away")
+
+
 def build(environ: dict[str, str]) -> tuple[Celery, Agent]:
     """Make the app and its agent with the project's own settings under this environment."""
     with patch.dict(os.environ, environ):
@@ -107,9 +116,10 @@ def build(environ: dict[str, str]) -> tuple[Celery, Agent]:
         }
     agent = Agent("shop", app=app, tools=[price, note, create_order, charge, book, send_mail])
 
-    @agent.step(start=True)
+    @agent.step(start=True, autoretry_for=(ConnectionError,), default_retry_delay=RETRY_SECONDS)
     def order(state):
         wait_at_the_gate()
+        meet_an_outage()
         note(current_run.run_id, price(state["cart"]))
         state["order"] = create_order(state["cart"])
         return pay

@@ -47,6 +47,8 @@ ANSWERS = [
     ("crashes", "abort", None, None, [1, 2, 3]),
     ("checkpoint", "retry", None, 7, []),
     ("checkpoint", "abort", None, None, []),
+    ("steps", "go-on", None, 3, []),
+    ("steps", "abort", None, None, []),
 ]
 
 

@@ -26,7 +26,7 @@ SECONDS = timedelta(seconds=10)
 
 
 def work(here: OneProcess) -> None:
-    """Leave a run that was bought, one that failed, one that waits for a person and one that nobody took yet."""
+    """Leave a run that was bought, one that failed, one cancelled, one parked and one that nobody took yet."""
     questions.unknown(here, run_id="parked", agent="mail")
 
     @tool(effect="manual", timeout=SECONDS)
@@ -51,6 +51,7 @@ def work(here: OneProcess) -> None:
     buyer = here.agent(charge, price, ship, name="buyer", pay=pay, send=send)
     here.run(buyer, "bought", sold_out=False)
     here.run(buyer, "failed", sold_out=True)
+    buyer.enqueue({}, run_id="cancelled").cancel(who="kim", why="sold out")
     buyer.enqueue({}, run_id="queued")
 
 
@@ -150,6 +151,8 @@ DAMAGE: list[tuple[str, str, Break]] = [
     ("I9", "a finished run that the sweeper wakes", lambda ledger: ledger.run("bought", due_at=1)),
     ("I9", "a finished run with a next step", lambda ledger: ledger.run("bought", next_step="pay")),
     ("I9", "a run that finished at no time", lambda ledger: ledger.run("failed", finished_at=None)),
+    ("I9", "a cancelled run that still asks a person", lambda ledger: ledger.question(run_id="cancelled")),
+    ("I12", "a cancel that nobody asked for", lambda ledger: ledger.run("queued", request="cancel")),
     ("I12", "a position without its checkpoint", lambda ledger: ledger.lose_checkpoint("bought", 2)),
     ("I12", "a history with a gap", lambda ledger: ledger.lose_checkpoint("bought", 1)),
     ("I12", "a history without its input", lambda ledger: ledger.lose_checkpoint("bought", 0)),

@@ -1,0 +1,79 @@
+"""Cancel: a request on the run's row, honoured where the owner of the run writes next (I2, I9, I14)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agent_tasks.errors import AgentTasksError, RunNotFound
+from agent_tasks.runs import is_cancelled
+from agent_tasks.signing import check_signed
+from agent_tasks.states import FINISHED, Question, RunRequest, RunStatus
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from agent_tasks.attempt import Attempt
+    from agent_tasks.runtime import Runtime
+
+#: What the audit trail calls it.
+CANCEL = str(RunRequest.CANCEL)
+
+
+def cancel(runtime: Runtime, run_id: str, *, who: str, why: str) -> bool:
+    """See ``RunHandle.cancel``."""
+    check_signed(who, why, AgentTasksError)
+
+    def work(connection: Connection) -> tuple[bool, bool]:
+        row = runtime.runs.find(connection, run_id, lock=True)
+        if row is None:
+            raise RunNotFound(f"no run {run_id!r} in this ledger; nothing was cancelled.")
+        if row["status"] in FINISHED:
+            return False, False
+        if is_cancelled(row):  # asked for already; whoever was first is named
+            return True, False
+        runtime.runs.ask(connection, run_id, RunRequest.CANCEL)
+        runtime.inbox.audit(connection, run_id, None, who, CANCEL, why)
+        return True, row["status"] != RunStatus.RUNNING and not _end_now(runtime, connection, run_id)
+
+    ends, has_doubts = runtime.boundary.commit("cancel", runtime.engine, work)
+    if has_doubts:
+        runtime.ring(run_id)
+    return ends
+
+
+def _end_now(runtime: Runtime, connection: Connection, run_id: str) -> bool:
+    """End a run that nobody works on, if nothing is in doubt; else let a worker settle its doubts first."""
+    who, why = _asked_by(runtime, connection, run_id)
+    if runtime.ledger.doubts(connection, run_id):
+        # Whatever else a person was asked does not matter any more; whether an effect happened does.
+        runtime.inbox.close(connection, run_id, who, why, but=Question.UNKNOWN)
+        runtime.runs.requeue(connection, runtime.runs.table.c.run_id == run_id)
+        return False
+    runtime.inbox.close(connection, run_id, who, why)
+    runtime.runs.end(connection, run_id, RunStatus.CANCELLED, _error(who, why))
+    return True
+
+
+def end_cancelled(runtime: Runtime, connection: Connection, attempt: Attempt, *, advance: bool) -> None:
+    """End the run of the attempt that owns it; ``advance`` says whether its step's checkpoint counts."""
+    who, why = _asked_by(runtime, connection, attempt.run_id)
+    runtime.inbox.close(connection, attempt.run_id, who, why)
+    runtime.runs.finish(connection, attempt, RunStatus.CANCELLED, error=_error(who, why), advance=advance)
+
+
+def end_or_settle(runtime: Runtime, connection: Connection, attempt: Attempt) -> RunStatus:
+    """End the run of an attempt that stops in its middle; with a doubt in it, the next claim settles that first."""
+    if runtime.ledger.doubts(connection, attempt.run_id):
+        runtime.runs.give_back(connection, attempt)
+        return RunStatus.QUEUED
+    end_cancelled(runtime, connection, attempt, advance=False)
+    return RunStatus.CANCELLED
+
+
+def _asked_by(runtime: Runtime, connection: Connection, run_id: str) -> tuple[str, str]:
+    entry = next(entry for entry in runtime.inbox.audit_trail(connection, run_id) if entry.what == CANCEL)
+    return entry.who, entry.why
+
+
+def _error(who: str, why: str) -> dict[str, Any]:
+    return {"type": "cancelled", "text": f"cancelled by {who}: {why}", "traceback": ""}

@@ -1,0 +1,80 @@
+"""The examples of docs/steps.md run as they stand."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from agent_tasks import Agent, RunCancelled
+from agent_tasks.config import Settings
+from agent_tasks.doorbell import InlineBell
+from agent_tasks.inline import answer_all
+from agent_tasks.integration import AppState
+from agent_tasks.migrate import upgrade
+from agent_tasks.retries import OPTIONS
+from agent_tasks.runtime import Runtime
+from agent_tasks.sweeper import Sweeper
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "steps.md").read_text()
+
+
+class Warehouse(ModuleType):
+    """Stands in for the vendor of the page: busy at first, then sold out, then it orders."""
+
+    names: dict[str, Any]
+
+    def __init__(self) -> None:
+        super().__init__("warehouse")
+        self.asked: list[str] = []
+
+    def order(self, item: str, *, key: str) -> str:
+        self.asked.append(key)
+        if len(self.asked) <= 2:
+            raise self.names["Busy" if len(self.asked) == 1 else "SoldOut"]
+        return f"a box of {item}"
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.syspath_prepend(ROOT)
+    warehouse = Warehouse()
+    monkeypatch.setitem(sys.modules, "warehouse", warehouse)
+    upgrade(url := f"sqlite:///{tmp_path / 'agent.db'}")
+    names = warehouse.names = {"__name__": "shop", "runtime": Runtime(Settings(url), InlineBell)}
+    for block in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL):
+        exec(compile(block, "docs/steps.md", "exec", dont_inherit=True), names)
+        AppState.of(names["app"]).use_runtime(names["runtime"])
+    yield names
+    names["runtime"].engine.dispose()
+
+
+def test_the_step_of_the_page_waits_for_the_vendor_is_retried_and_comes_to_its_end(page: dict[str, Any]) -> None:
+    runtime, order = page["runtime"], page["order"]
+    run = order.enqueue({"item": "tea"})
+    for _ in range(4):
+        answer_all(runtime, order)
+        runtime.clock.advance(60)
+        Sweeper(runtime).sweep()
+    assert run.get(timeout=0) == ["a box of tea", 1]
+    assert len(set(page["warehouse"].asked)) == 1  # one key, three requests
+    assert len(page["warehouse"].asked) == 3
+
+
+def test_the_run_that_the_page_cancels_is_cancelled(page: dict[str, Any]) -> None:
+    with pytest.raises(RunCancelled, match="cancelled by kim: the customer called"):
+        page["run"].get(timeout=0)
+
+
+def test_the_page_and_the_docstring_name_every_option_about_retries() -> None:
+    for option in OPTIONS:
+        assert f"| `{option}` |" in PAGE
+        assert f"``{option}``" in (inspect.getdoc(Agent.step) or "")
