@@ -74,10 +74,13 @@ class Recorder:
 
         def work(connection: Connection) -> tuple[bool, Operation | None]:
             run = runtime.runs.owned(connection, attempt, share=True)
-            if self._is_told_to_stop(run, attempt, request):
+            if run is None:
+                return False, None
+            attempt.cancelled = is_cancelled(run)
+            if attempt.cancelled and request.parent is None:  # a call in the body of another one goes on with it
                 return True, runtime.ledger.begun_before(connection, attempt, request, seen)
-            if run is None or self.looked_again(connection, attempt, run):
-                return run is not None, None
+            if self.looked_again(connection, attempt, run):
+                return True, None
             return True, runtime.ledger.begin(connection, attempt, request, seen)
 
         try:
@@ -92,13 +95,6 @@ class Recorder:
             operation.deadline = deadline
             attempt.known[operation.operation_id] = operation
         return operation
-
-    @staticmethod
-    def _is_told_to_stop(run: RowMapping | None, attempt: Attempt, request: Request) -> bool:
-        """Note in a fenced write that somebody wants the run to end; a call in the body of another goes on with it."""
-        if run is not None:
-            attempt.cancelled = is_cancelled(run)
-        return attempt.cancelled and request.parent is None
 
     def looked_again(self, connection: Connection, attempt: Attempt, run: RowMapping) -> bool:
         """Read again what others may have settled since the attempt looked; ``run`` is its locked row (I13).

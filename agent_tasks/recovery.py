@@ -78,7 +78,7 @@ def decide(operation: Recorded | None, promise: Promise) -> Decision:
         >>> decide(None, Promise(Effect.MANUAL))
         <Decision.EXECUTE: 1>
         >>> decide(Recorded(OperationStatus.EXECUTING), Promise(Effect.MANUAL))
-        <Decision.ASK: 6>
+        <Decision.ASK: 7>
     """
     if operation is None:
         return Decision.EXECUTE

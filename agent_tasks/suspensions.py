@@ -52,15 +52,6 @@ def about(question: Question, operation: Operation, **more: Any) -> Asked:
     return Asked(question, identifier, identifier, operation.attempts, detail=detail)
 
 
-def steps_are_spent(run_id: str, step: str, allowed: int, more: int) -> Ask:
-    """Ask whether a run that has taken ``allowed`` steps may take ``more`` of them."""
-    detail = {"step": step, "allowed": allowed, "more": more}
-    return Ask(
-        f"its {allowed} steps are spent, and {step} would be the next",
-        (Asked(Question.STEPS, run_id, attempts=allowed, detail=detail),),
-    )
-
-
 @dataclass(frozen=True)
 class Lost:
     """The lease is another's, or cannot be told to be ours: write nothing."""
@@ -93,6 +84,15 @@ class Cancelled:
 
 
 Suspension = Lost | Wait | Ask | Cancelled
+
+
+def steps_are_spent(run_id: str, step: str, allowed: int, more: int) -> Ask:
+    """Ask whether a run that has taken ``allowed`` steps may take ``more`` of them."""
+    detail = {"step": step, "allowed": allowed, "more": more}
+    return Ask(
+        f"its {allowed} steps are spent, and {step} would be the next",
+        (Asked(Question.STEPS, run_id, attempts=allowed, detail=detail),),
+    )
 
 
 def log_attention(run_id: str, ask: Ask) -> None:
