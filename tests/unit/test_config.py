@@ -38,6 +38,7 @@ def test_every_setting_is_read_under_its_name_with_a_prefix() -> None:
         ring_again_seconds=7,
         queue_depth=10,
         max_crashes=5,
+        max_steps=50,
         step_timeout_seconds=60,
         retry_backoff_seconds=0.5,
         retry_backoff_max_seconds=30,
