@@ -11,6 +11,8 @@ _DOUBTS = "tests/integration/test_protocol_doubts.py"
 _COMMITS = "tests/integration/test_protocol_commits.py"
 _CALLS = "tests/integration/test_protocol_calls.py"
 _CRASHES = "tests/integration/test_crashes.py"
+_CANCEL = "tests/integration/test_protocol_cancel.py"
+_RETRIES = "tests/unit/test_retries.py"
 _SWEEPER = "tests/unit/test_sweeper.py"
 _HEARTBEAT = "tests/unit/test_heartbeat.py"
 
@@ -84,8 +86,10 @@ MUTANTS = [
         "the fence out of the intent",
         "I2",
         "agent_tasks/recorder.py",
-        "            if run is None or self.looked_again(connection, attempt, run):\n                return run is not None, None",
-        "            if run is not None and self.looked_again(connection, attempt, run):\n                return True, None",
+        "            if run is None:\n                return False, None\n            attempt.cancelled",
+        "            if run is None:\n"
+        "                return True, runtime.ledger.begin(connection, attempt, request, seen)\n"
+        "            attempt.cancelled",
         (f"{_ZOMBIES}::test_the_intent_of_a_zombie_that_was_overtaken_between_two_calls_is_not_written",),
     ),
     Mutant(
@@ -196,13 +200,21 @@ MUTANTS = [
         "isinstance(error, guard.refused)",
         (f"{_VENDORS}::test_a_refusal_after_an_ambiguous_try_settles_nothing",),
     ),
+    Mutant(
+        "a retry makes a call again that the step went on after",
+        "I5",
+        "agent_tasks/retries.py",
+        "    if last is None or any(place(call)[1:] >= place(last)[1:] for call in unasked):",
+        "    if last is None:",
+        (f"{_RETRIES}::test_a_retry_does_again_what_the_step_ended_on_and_nothing_that_it_went_on_after",),
+    ),
     # -- I7: one commit
     Mutant(
         "a commit whose answer was lost is not found again",
         "I7",
         "agent_tasks/ending.py",
-        '        return state.metadata.get("committed_by") == attempt.token',
-        "        return False",
+        '        if state.metadata.get("committed_by") != attempt.token:',
+        "        if True:",
         (f"{_COMMITS}::test_a_commit_whose_answer_never_came_is_found_or_written_and_not_doubled",),
     ),
     # -- I9: nothing is stuck silently
@@ -317,6 +329,22 @@ MUTANTS = [
         "            outcome = self._outcome_of(attempt, step, returned)\n            settle_unasked(attempt, at_end=True)",
         "            outcome = self._outcome_of(attempt, step, returned)",
         (f"{_DOUBTS}::test_a_doubt_that_the_next_attempt_does_not_ask_for_is_settled_before_its_commit",),
+    ),
+    Mutant(
+        "a cancel ends a run in whose middle an operation is in doubt",
+        "I14",
+        "agent_tasks/cancelling.py",
+        "    if runtime.ledger.doubts(connection, attempt.run_id):",
+        "    if False:",
+        (f"{_CANCEL}::test_a_wait_for_an_answer_that_never_came_becomes_the_end_once_it_is_settled",),
+    ),
+    Mutant(
+        "a cancel ends a waiting run with an operation in doubt",
+        "I14",
+        "agent_tasks/cancelling.py",
+        "    if runtime.ledger.doubts(connection, run_id):",
+        "    if False:",
+        (f"{_CANCEL}::test_a_person_is_asked_whether_it_happened_before_a_cancelled_run_ends",),
     ),
     # -- I15: code never sees a doubt
     Mutant(

@@ -13,6 +13,7 @@ from agent_tasks import tool
 from agent_tasks.attempt import Attempt
 from agent_tasks.ledger import Request
 from agent_tasks.operations import Operation
+from agent_tasks.retries import Retry
 from agent_tasks.states import IN_DOUBT, OperationStatus, RunStatus
 from agent_tasks.suspensions import Wait
 from checkpoint import CheckpointState
@@ -70,6 +71,8 @@ WRITES: dict[str, Write] = {
     "its commit": lambda here, c, a: here.runtime.runs.advance(c, a, step="mail", queue="inline"),
     "its end": lambda here, c, a: here.runtime.runs.finish(c, a, RunStatus.SUCCEEDED, output=1, advance=True),
     "its suspension": lambda here, c, a: here.runtime.runs.suspend(c, a, Wait("for a while", seconds=5)),
+    "its retry": lambda here, c, a: here.runtime.runs.retry(c, a, Retry(5, "for a while", spends=True)),
+    "its giving back": lambda here, c, a: here.runtime.runs.give_back(c, a),
     "its intent": lambda here, c, a: here.runtime.runs.owned(c, a, share=True),
 }
 
@@ -115,6 +118,10 @@ def test_intents_of_one_step_do_not_wait_for_each_other(here: OneProcess) -> Non
 
 FOREIGN: dict[str, tuple[dict[str, Any], Callable[[OneProcess, Connection], Any]]] = {
     "a heartbeat for another fence": ({"fence": 2}, lambda here, c: here.runtime.runs.renew(c, [(RUN, 1)])),
+    "an end of a run that is running": (
+        {},
+        lambda here, c: here.runtime.runs.end(c, RUN, RunStatus.CANCELLED, {"type": "cancelled"}),
+    ),
     "a heartbeat for a run that waits": (
         {"status": RunStatus.WAITING, "due_at": 2**60},
         lambda here, c: here.runtime.runs.renew(c, [(RUN, 1)]),
