@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any, overload
 
-from agent_tasks.enqueue import enqueue
+from agent_tasks.enqueue import enqueue, recovery_mode
 from agent_tasks.errors import (
     AgentNameTaken,
     AgentTasksError,
@@ -39,11 +39,16 @@ class Agent:
         tools: everything its steps call that touches the world; each declared with :func:`agent_tasks.tool`.
         max_steps: a run that would take more steps than this waits for a person, who lets it go on for as many again or
             ends it; the setting ``agent_max_steps`` (10,000) if not given.
+        recovery: ``auto``: a run that lost its worker goes on by itself; ``manual``: a person is asked first.
+        health_check: gets the state of a checkpoint before a step goes on from it; see :meth:`health_check`.
+        check_messages: let a run that is resumed fall back where its messages passed over a tool call. Turn it off if
+            messages of your agent may go on without the result of a call.
 
     Raises:
         UnguardedTool: a tool's declaration does not say how its effect is guarded.
         AgentNameTaken: the app has an agent of this name.
         ConfigurationError: ``max_steps`` is no whole number above 0.
+        AgentTasksError: anything else cannot be used.
 
     Example:
         >>> from celery import Celery
@@ -56,12 +61,26 @@ class Agent:
         Done(output='hello Kim')
     """
 
-    def __init__(self, name: str, *, app: Celery, tools: Iterable[object] = (), max_steps: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        app: Celery,
+        tools: Iterable[object] = (),
+        max_steps: int | None = None,
+        recovery: str = "auto",
+        health_check: Callable[[Any], object] | None = None,
+        check_messages: bool = True,
+    ) -> None:
         if not name or "." in name:
             raise AgentTasksError(f"an agent's name must be a word without dots, got {name!r}.")
         if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
             raise ConfigurationError(f"max_steps= of agent {name!r} must be a whole number above 0, got {max_steps!r}.")
         self.name, self.app, self.max_steps = name, app, max_steps
+        self.recovery, self.check_messages = recovery_mode(recovery), check_messages
+        self.own_check: Callable[[Any], object] | None = None
+        if health_check is not None:
+            self.health_check(health_check)
         self.steps: dict[str, Step] = {}
         self.start: Step | None = None
         self.tools: dict[str, Tool[..., Any]] = {}
@@ -121,6 +140,37 @@ class Agent:
             return lambda f: self._add_step(f, name or f.__name__, start, task_options)
         return self._add_step(function, name or function.__name__, start, task_options)
 
+    def health_check(self, function: Callable[[Any], object]) -> Callable[[Any], object]:
+        """Declare the check that a checkpoint must pass before a step goes on from it.
+
+        A checkpoint that fails it is left for the newest that passes, on a new line. The check is asked at every step,
+        so it should be quick; it calls no tools, and it does not change the state.
+
+        Args:
+            function: gets the state; returns None or True if it may be used, and False or the reason as a text if not.
+                What it raises is a reason, too.
+
+        Raises:
+            AgentTasksError: it is no function, or the agent has one.
+
+        Example:
+            >>> from celery import Celery
+            >>> agent = Agent("checked", app=Celery("demo", broker="memory://"))
+            >>> @agent.health_check
+            ... def cart_is_whole(state):
+            ...     return "the cart is gone" if "cart" not in state else True
+            >>> cart_is_whole({})
+            'the cart is gone'
+        """
+        if not callable(function):
+            raise AgentTasksError(
+                f"health_check of agent {self.name!r} must be a function of the state, got {function!r}."
+            )
+        if self.own_check is not None:
+            raise AgentTasksError(f"agent {self.name!r} has a health check already; let one function call the other.")
+        self.own_check = function
+        return function
+
     def enqueue(
         self,
         input: dict[str, Any] | None = None,  # noqa: A002 - the word of the public API
@@ -128,6 +178,7 @@ class Agent:
         run_id: str | None = None,
         dedupe_key: str | None = None,
         priority: int = 0,
+        recovery: str | None = None,
     ) -> RunHandle:
         """Start a run.
 
@@ -137,6 +188,7 @@ class Agent:
             dedupe_key: makes this return the run of the agent that has the key, finished or not, for as long as the
                 ledger keeps that run.
             priority: higher ones are rung first.
+            recovery: ``auto`` or ``manual``, if not that of the agent.
 
         Raises:
             DedupeConflict: the dedupe key or run id belongs to a run with another input.
@@ -149,6 +201,7 @@ class Agent:
             run_id=run_id or uuid.uuid4().hex,
             dedupe_key=dedupe_key,
             priority=priority,
+            recovery=self.recovery if recovery is None else recovery,
         )
 
     def run(self, run_id: str) -> RunHandle:

@@ -21,6 +21,7 @@ from agent_tasks.errors import (
 )
 from agent_tasks.identity import keyed_operation_id, nested_operation_id, operation_id, renewed_operation_id
 from agent_tasks.ledger import Request, seconds_of
+from agent_tasks.lines import standing_line
 from agent_tasks.runs import is_cancelled
 from agent_tasks.schema import MAX_ID_LENGTH
 from agent_tasks.states import Effect, OperationStatus
@@ -61,6 +62,7 @@ class Attempt:
         asked: ids of the operations that this line asked for in this step, in the order of the latest calls.
         retries: spent on this step so far.
         cancelled: somebody has asked for the run's end, as far as the attempt's last write saw.
+        damage: why there is no such checkpoint, or None.
         doomed: why nothing more may be executed, or None.
     """
 
@@ -75,6 +77,7 @@ class Attempt:
     ) -> None:
         self.runtime, self.agent, self.state, self.slot = runtime, agent, state, slot
         self.run_id, self.line, self.line_start_seq = str(run["run_id"]), int(run["line"]), int(run["line_start_seq"])
+        self.standing_line = standing_line(run)
         self.seq = int(run["seq"]) + 1
         self.step = str(run["next_step"])
         self.number, self.retries = int(run["attempts"]), int(run["retries"])
@@ -84,6 +87,7 @@ class Attempt:
         self.settles_only = self.cancelled = is_cancelled(run)
         self.known = {operation.operation_id: operation for operation in known}
         self.asked: dict[str, None] = {}
+        self.damage: CheckpointError | None = None
         self.doomed: Suspension | None = None
         self.failure: dict[str, Any] | None = None  # what the step raised, as the run will say it
         self.raised: Exception | None = None  # the same as it was raised, for a caller in this process
@@ -280,6 +284,11 @@ class Attempt:
             and operation.row["orphan_reply"] is None
             and not self._was_asked(operation)
         ]
+
+    def asked_for(self) -> set[str]:
+        """Return the ids of all operations that this line asked for in this step, with those inside recorded bodies."""
+        inside = {o.operation_id for o in list(self.known.values()) if self._was_asked(o)}
+        return inside.union(self.asked)
 
     def _was_asked(self, operation: Operation) -> bool:
         # A call made inside a recorded body is asked for with the outer one; a body that ran asks for its calls itself.

@@ -81,31 +81,36 @@ def settle_doubt(attempt: Attempt, operation: Operation) -> None:
         attempt.suspend(Ask(f"did {operation.tool} happen?", (about(Question.UNKNOWN, operation),)))
 
 
-def settle_unasked(attempt: Attempt, *, at_end: bool) -> None:
+def settle_unasked(attempt: Attempt, *, at_end: bool, goes_on: bool = False) -> None:
     """Suspend if the ledger holds an effect of this step or later that this line does not ask for (I13, I14).
 
     Args:
         attempt: whose line is meant.
         at_end: the step has ended, so that nothing whatever may be in doubt. Before a new effect, a call with a key of
             its own may still come, since the order of those may vary.
+        goes_on: the run has a next step, so that what an older line did in later steps may still be asked for there.
     """
     attempt.raise_if_doomed()
-    settle_doubts(attempt, at_end=at_end)
+    settle_doubts(attempt, at_end=at_end, goes_on=goes_on)
     left = [o for o in attempt.unasked() if o.status is OperationStatus.SUCCEEDED and o.row["call_key"] is None]
+    if goes_on:
+        left = [o for o in left if o.seq <= attempt.seq]
     orphans = tuple(about(Question.ORPHAN, operation) for operation in left)
     if orphans:
         attempt.suspend(Ask("effects that this line does not ask for", orphans))
 
 
-def settle_doubts(attempt: Attempt, *, at_end: bool) -> None:
-    """Settle what is in doubt, or suspend until somebody can; ``at_end`` as in :func:`settle_unasked` (I14)."""
-    while (doubtful := next(_doubts(attempt, at_end=at_end), None)) is not None:
+def settle_doubts(attempt: Attempt, *, at_end: bool, goes_on: bool = False) -> None:
+    """Settle what is in doubt, or suspend until somebody can; the arguments are those of :func:`settle_unasked` (I14)."""
+    while (doubtful := next(_doubts(attempt, at_end=at_end, goes_on=goes_on), None)) is not None:
         settle_doubt(attempt, doubtful)
 
 
-def _doubts(attempt: Attempt, *, at_end: bool) -> Iterator[Operation]:
+def _doubts(attempt: Attempt, *, at_end: bool, goes_on: bool) -> Iterator[Operation]:
     # A doubt inside a body is one of its own: that the outer call was asked for, or is known by now, settles nothing.
     for operation in list(attempt.known.values()):
+        if goes_on and operation.seq > attempt.seq:
+            continue
         open_yet = operation.operation_id in attempt.asked or operation.row["call_key"] is not None
         if operation.status in IN_DOUBT and (at_end or not open_yet):
             yield operation

@@ -46,10 +46,10 @@ def _end_now(runtime: Runtime, connection: Connection, run_id: str) -> bool:
     who, why = _asked_by(runtime, connection, run_id)
     if runtime.ledger.doubts(connection, run_id):
         # Whatever else a person was asked does not matter any more; whether an effect happened does.
-        runtime.inbox.close(connection, run_id, who, why, but=Question.UNKNOWN)
+        runtime.inbox.close_all(connection, run_id, who, CANCEL, why, but=Question.UNKNOWN)
         runtime.runs.requeue(connection, runtime.runs.table.c.run_id == run_id)
         return False
-    runtime.inbox.close(connection, run_id, who, why)
+    runtime.inbox.close_all(connection, run_id, who, CANCEL, why)
     runtime.runs.end(connection, run_id, RunStatus.CANCELLED, _error(who, why))
     return True
 
@@ -57,7 +57,7 @@ def _end_now(runtime: Runtime, connection: Connection, run_id: str) -> bool:
 def end_cancelled(runtime: Runtime, connection: Connection, attempt: Attempt, *, advance: bool) -> None:
     """End the run of the attempt that owns it; ``advance`` says whether its step's checkpoint counts."""
     who, why = _asked_by(runtime, connection, attempt.run_id)
-    runtime.inbox.close(connection, attempt.run_id, who, why)
+    runtime.inbox.close_all(connection, attempt.run_id, who, CANCEL, why)
     runtime.runs.finish(connection, attempt, RunStatus.CANCELLED, error=_error(who, why), advance=advance)
 
 

@@ -13,15 +13,17 @@ from agent_tasks.attempt import Attempt, working_for
 from agent_tasks.calls import settle_doubts, settle_unasked
 from agent_tasks.ending import Crashed, Ending
 from agent_tasks.errors import BadOutcome, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
+from agent_tasks.fallback import examine
+from agent_tasks.lines import next_place, standing_line
 from agent_tasks.operations import CRASHES, name_of, text_of, traceback_of
 from agent_tasks.outcomes import Done, Fail, Next, Outcome
 from agent_tasks.retries import Retry, as_told
 from agent_tasks.runs import is_cancelled
-from agent_tasks.states import Question, RunStatus
+from agent_tasks.states import RunStatus
 from agent_tasks.steps import Step, StepState, what_is_wrong
-from agent_tasks.suspensions import Ask, Asked, Cancelled, Lost, steps_are_spent
+from agent_tasks.suspensions import Ask, Cancelled, Lost, steps_are_spent
 from checkpoint import CheckpointState
-from checkpoint.errors import CheckpointError
+from checkpoint.errors import CheckpointError, CheckpointNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +70,7 @@ class Coordinator:
             if attempt is None:
                 self._ring_if_stale(run_id)
                 return False
-            outcome = self._run_body(attempt)
+            outcome = self._examine(attempt) or self._run_body(attempt)
             self.ending.settle(attempt, outcome)
         finally:
             slot.free()
@@ -79,11 +81,11 @@ class Coordinator:
     def _claim(self, agent: Agent, step: str, run_id: str, seq: int, token: str, slot: Slot) -> Attempt | None:
         runtime = self.runtime
 
-        def work(connection: Connection) -> tuple[RowMapping, CheckpointState | CheckpointError | None] | None:
+        def work(connection: Connection) -> tuple[RowMapping, CheckpointState | CheckpointError] | None:
             row = runtime.runs.claim(
                 connection, run_id, seq, agent=agent.name, step=step, owner=runtime.owner, token=token
             )
-            return None if row is None else (row, self._latest(connection, run_id))
+            return None if row is None else (row, self._standing(connection, row))
 
         claimed = self._send(lambda: runtime.boundary.commit("claim", runtime.engine, work))
         if claimed is None:
@@ -97,20 +99,27 @@ class Coordinator:
         if seq > (allowed := max(row["steps_allowed"] or 0, more)):
             self._park(agent, row, slot, steps_are_spent(run_id, step, allowed, more))
             return None
-        if not isinstance(state, CheckpointState) or (state.line, state.seq) != (row["line"], row["seq"]):
-            self._park_for_checkpoint(agent, row, slot, state)
-            return None
         first = row["attempts"] == 1 and row["line"] == 0
         # A second statement, since the first may have waited for the run's row and would miss what was written meanwhile.
         look = partial(runtime.ledger.of_run, run_id=run_id, from_seq=seq)
         known = [] if first else self._send(lambda: runtime.boundary.read(runtime.engine, look))
-        return Attempt(runtime, agent, row, state, known, slot)
+        damage = state if isinstance(state, CheckpointError) else None
+        if isinstance(state, CheckpointError):
+            state = CheckpointState(run_id=run_id, seq=int(row["seq"]), line=standing_line(row))
+        attempt = Attempt(runtime, agent, row, state, known, slot)
+        attempt.damage = damage
+        return attempt
 
-    def _latest(self, connection: Connection, run_id: str) -> CheckpointState | CheckpointError | None:
+    def _standing(self, connection: Connection, row: RowMapping) -> CheckpointState | CheckpointError:
+        """Return the checkpoint that the run stands at and no other one, or what is wrong with it."""
         try:
-            return self.runtime.store.load_latest(run_id, connection=connection)
-        except CheckpointError as error:  # nothing that verifies, or a value that this release cannot read
+            state = self.runtime.store.load_parent_of(next_place(row), connection=connection)
+        except CheckpointError as error:
             return error
+        if state.line == standing_line(row):
+            return state
+        reason = f"the one of that number in its history is of line {state.line}"
+        return CheckpointNotFound(str(row["run_id"]), int(row["seq"]), standing_line(row), reason)
 
     def _send(self, ask: Callable[[], T]) -> T:
         for _ in range(_CLAIM_TRIES - 1):
@@ -120,23 +129,21 @@ class Coordinator:
                 time.sleep(_CLAIM_PAUSE_SECONDS)
         return ask()
 
-    def _park_for_checkpoint(self, agent: Agent, row: RowMapping, slot: Slot, found: object) -> None:
-        why = str(found) if isinstance(found, CheckpointError) else "it does not verify"
-        asked = Asked(
-            Question.CHECKPOINT,
-            str(row["run_id"]),
-            attempts=int(row["fence"]),
-            detail={"line": row["line"], "seq": row["seq"], "why": why},
-        )
-        self._park(
-            agent, row, slot, Ask(f"checkpoint {row['seq']} of line {row['line']} cannot be used: {why}", (asked,))
-        )
-
     def _park(self, agent: Agent, row: RowMapping, slot: Slot, ask: Ask) -> None:
         """Let a claimed run wait for a person, before its body."""
         attempt = self._without_body(agent, row, slot, [])
         attempt.doomed = ask
         self.ending.suspend(attempt)
+
+    def _examine(self, attempt: Attempt) -> Outcome | Crashed | None:
+        """Return why the body does not begin, or None if it may; a check that takes a worker along counts as a crash."""
+        try:
+            examine(attempt)
+        except StepSuspended as suspended:
+            return Fail(str(suspended))
+        except (*CRASHES, CancelledError) as error:
+            return Crashed(error)
+        return None if attempt.doomed is None else Fail(attempt.doomed.reason)
 
     def _end_cancelled(self, agent: Agent, row: RowMapping, slot: Slot) -> None:
         """No body of a cancelled run begins any more: its doubts are settled, and it ends."""
@@ -192,7 +199,7 @@ class Coordinator:
             finally:
                 attempt.close()
             outcome = self._outcome_of(attempt, step, returned)
-            settle_unasked(attempt, at_end=True)
+            settle_unasked(attempt, at_end=True, goes_on=isinstance(outcome, Next))
         except StepSuspended as suspended:
             attempt.doomed = attempt.doomed or Lost(str(suspended))
             return Fail(str(suspended))
@@ -232,5 +239,5 @@ class Coordinator:
         attempt.raised = error
         attempt.failure = {"type": name_of(error), "text": said, "traceback": text}
         with suppress(StepSuspended):  # a doubt or an orphan comes first; the step fails again after it is settled
-            settle_unasked(attempt, at_end=True)
+            settle_unasked(attempt, at_end=True, goes_on=retry is not None)
         return retry or Fail(said)

@@ -12,11 +12,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from agent_tasks.calls import settle_unasked
 from agent_tasks.cancelling import end_cancelled, end_or_settle
 from agent_tasks.errors import LedgerUnavailable, StepSuspended
+from agent_tasks.fallback import fall_back
+from agent_tasks.lines import NEXT_STEP
 from agent_tasks.outcomes import Done, Fail, Next, Outcome, error_line
 from agent_tasks.retries import Retry, ended_on
 from agent_tasks.runs import is_cancelled
 from agent_tasks.states import FINISHED, Question, RunStatus
-from agent_tasks.suspensions import Ask, Cancelled, Lost, about, log_attention
+from agent_tasks.suspensions import Ask, Cancelled, FallBack, Lost, Wait, about, log_attention
 from checkpoint.errors import CheckpointError, UnstorableValue
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ class Ending:
     def _commit(self, attempt: Attempt, outcome: Outcome | Retry) -> None:
         """Checkpoint, position and the release of the lease in one transaction; the doorbell after it (I7)."""
         runtime = self.runtime
-        state = self._next_state(attempt)
+        state = self._next_state(attempt, outcome)
 
         def work(connection: Connection) -> RunStatus | tuple[Operation, ...] | None:
             row = runtime.runs.owned(connection, attempt)
@@ -97,7 +99,7 @@ class Ending:
             committed = runtime.recorder.write(attempt, "retry" if isinstance(outcome, Retry) else "step", work)
         except _News:
             with suppress(StepSuspended):
-                settle_unasked(attempt, at_end=True)
+                settle_unasked(attempt, at_end=True, goes_on=isinstance(outcome, (Next, Retry)))
             self.settle(attempt, outcome)
             return
         except StepSuspended:
@@ -106,6 +108,11 @@ class Ending:
             attempt.raised = error
             attempt.failure = {"type": type(error).__name__, "text": str(error), "traceback": ""}
             self._commit(attempt, Fail(str(error)))
+            return
+        except CheckpointError as error:  # what it would follow was damaged meanwhile; the next attempt looks at it
+            pause = runtime.settings.backoff_seconds(attempt.number)
+            attempt.doomed = Wait(f"since its checkpoint could not be saved: {error}", seconds=pause)
+            self.suspend(attempt)
             return
         if isinstance(committed, tuple):
             attempt.doomed = Ask(
@@ -153,7 +160,7 @@ class Ending:
             extra={"action": "run_ended", "run_id": attempt.run_id, "seq": attempt.seq},
         )
 
-    def _next_state(self, attempt: Attempt) -> CheckpointState:
+    def _next_state(self, attempt: Attempt, outcome: Outcome | Retry) -> CheckpointState:
         state = attempt.state
         return replace(
             state,
@@ -161,7 +168,11 @@ class Ending:
             line=attempt.line,
             step=attempt.step,
             created_at=None,
-            metadata={**state.metadata, "committed_by": attempt.token},
+            metadata={
+                **state.metadata,
+                "committed_by": attempt.token,
+                NEXT_STEP: outcome.step if isinstance(outcome, Next) else None,
+            },
         )
 
     def _committed_before(self, connection: Connection, attempt: Attempt, outcome: Outcome | Retry) -> RunStatus | None:
@@ -197,6 +208,9 @@ class Ending:
                 suspension.reason,
                 extra={"action": "lease_lost", "run_id": attempt.run_id, "fence": attempt.fence},
             )
+            return
+        if isinstance(suspension, FallBack):
+            fall_back(attempt, suspension)
             return
         runtime = self.runtime
 

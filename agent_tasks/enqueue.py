@@ -5,9 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from agent_tasks.errors import AgentTasksError, ArgumentsNotStorable, DedupeConflict, LedgerUnavailable
+from agent_tasks.errors import (
+    AgentTasksError,
+    ArgumentsNotStorable,
+    DedupeConflict,
+    LedgerUnavailable,
+    did_you_mean,
+)
 from agent_tasks.handle import RunHandle
+from agent_tasks.lines import NEXT_STEP
 from agent_tasks.schema import MAX_ID_LENGTH, is_id
+from agent_tasks.states import Recovery
 from checkpoint import CheckpointState, codec
 from checkpoint.errors import CheckpointError
 
@@ -23,7 +31,9 @@ MAX_PRIORITY = 255
 _TRIES, _PAUSE_SECONDS = 3, 0.2
 
 
-def enqueue(agent: Agent, state: dict[str, Any], *, run_id: str, dedupe_key: str | None, priority: int) -> RunHandle:
+def enqueue(
+    agent: Agent, state: dict[str, Any], *, run_id: str, dedupe_key: str | None, priority: int, recovery: str
+) -> RunHandle:
     """See ``Agent.enqueue``."""
     _check_text("run_id", run_id)
     if dedupe_key is not None:
@@ -34,9 +44,12 @@ def enqueue(agent: Agent, state: dict[str, Any], *, run_id: str, dedupe_key: str
         raise AgentTasksError(
             f"the input of a run must be a dict, the state that its first step gets, got {type(state).__name__}."
         )
+    mode = recovery_mode(recovery)
     step = agent.first_step()
     try:
-        checkpoint, digest = CheckpointState(run_id=run_id, seq=0, agent_state=dict(state)), codec.digest(state)
+        follows = {NEXT_STEP: step.name}
+        checkpoint = CheckpointState(run_id=run_id, seq=0, agent_state=dict(state), metadata=follows)
+        digest = codec.digest(state)
         codec.dumps(state)
     except CheckpointError as error:
         raise ArgumentsNotStorable(
@@ -55,6 +68,7 @@ def enqueue(agent: Agent, state: dict[str, Any], *, run_id: str, dedupe_key: str
             next_step=step.name,
             queue=queue,
             priority=priority,
+            recovery=mode,
         )
         if made:
             runtime.store.save(checkpoint, connection=connection)
@@ -91,6 +105,20 @@ def _send(agent: Agent, work: Any) -> RowMapping:
         else:
             return row
     raise AssertionError("unreachable")
+
+
+def recovery_mode(mode: object) -> Recovery:
+    """Return the recovery mode of this name.
+
+    Raises:
+        AgentTasksError: there is none.
+    """
+    known = [str(word) for word in Recovery]
+    if mode not in known:
+        raise AgentTasksError(
+            f"recovery must be one of {', '.join(known)}, got {mode!r}.{did_you_mean(str(mode), known)}"
+        )
+    return Recovery(mode)
 
 
 def _check_text(name: str, value: object) -> None:

@@ -130,6 +130,10 @@ class RunUnfinished(AgentTasksError, TimeoutError):
     """The run had not ended when the time-out of ``get`` passed."""
 
 
+class CannotResume(AgentTasksError):
+    """The run cannot be resumed, or not from this step; nothing was changed."""
+
+
 class InboxItemNotFound(AgentTasksError):
     """No open inbox item fits."""
 

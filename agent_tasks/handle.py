@@ -6,9 +6,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.cancelling import cancel
-from agent_tasks.errors import RunCancelled, RunFailed, RunNotFound, RunUnfinished
+from agent_tasks.errors import CannotResume, RunCancelled, RunFailed, RunNotFound, RunUnfinished
 from agent_tasks.inbox_client import InboxClient
+from agent_tasks.lines import next_place
 from agent_tasks.outcomes import error_line
+from agent_tasks.resuming import Resume
+from agent_tasks.signing import check_signed
 from agent_tasks.states import FINISHED, RunStatus
 from checkpoint import codec
 
@@ -103,9 +106,51 @@ class RunHandle:
             self._runtime.engine, lambda connection: self._runtime.inbox.audit_trail(connection, self.run_id)
         )
 
-    def state(self) -> CheckpointState | None:
-        """Return the run's latest checkpoint."""
-        return self._runtime.store.load_latest(self.run_id)
+    def state(self) -> CheckpointState:
+        """Return the checkpoint that the run stands at.
+
+        Raises:
+            CheckpointError: it is damaged, or cannot be read in this process; never is an older one returned for it.
+        """
+        place, store = next_place(self._row()), self._runtime.store
+        return self._runtime.boundary.read(self._runtime.engine, lambda c: store.load_parent_of(place, connection=c))
+
+    def resume(self, from_seq: int | None = None, *, who: str, why: str, fresh_reads: bool = False) -> None:
+        """Let the run go on from a step: that one and all after it are done again, on a new line.
+
+        For a run that waits, needs attention, failed, or is queued. No effect that happened is repeated, since its
+        record is met again. The line that is left stays as it is, and open questions are closed: whatever is still in
+        doubt is asked again.
+
+        Args:
+            from_seq: number of the step; its checkpoint is the one before. None for the next step.
+            who: the person who decides, of at most 200 characters.
+            why: the reason, of at most 4,000 characters; kept in the audit trail.
+            fresh_reads: buy the reads of these steps again instead of returning what was recorded.
+
+        Raises:
+            CannotResume: the run is running or ended otherwise, it has no such step, or the checkpoint before that step
+                cannot be used. Nothing was changed.
+            LedgerUnavailable: the database did not answer; resume again with the same words, which counts once.
+
+        Example:
+            >>> from celery import Celery
+            >>> from agent_tasks import Agent, done
+            >>> app = Celery("shop", broker="memory://")
+            >>> app.conf.agent_database_url = f"sqlite:///{directory}/resumed.db"
+            >>> order = Agent("order", app=app)
+            >>> @order.step(start=True)
+            ... def pay(state):
+            ...     return done("paid")
+            >>> run = order.enqueue({})
+            >>> run.resume(from_seq=1, who="kim", why="the cart was changed")
+            >>> [(entry.who, entry.what) for entry in run.audit()]
+            [('kim', 'resume from step 1 as line 1')]
+        """
+        check_signed(who, why, CannotResume)
+        Resume(
+            self._runtime, self.run_id, from_seq=from_seq, who=who, why=why, fresh_reads=bool(fresh_reads)
+        ).carry_out()
 
     def get(self, timeout: float | None = None) -> Any:
         """Wait for the run's end and return its output.

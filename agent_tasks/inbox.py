@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agent_tasks.errors import AnswerNotAllowed, AnswerTooLate, InboxItemNotFound, did_you_mean
+from agent_tasks.lines import ENGINE
 from agent_tasks.states import FINISHED, IN_DOUBT, REPLIES, OperationStatus, Question, Reply
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
@@ -134,23 +135,29 @@ class Inbox:
             .values(closed_at=self.clock.now(), replied_by="evidence", replied_why="a late outcome settled it")
         )
 
-    def close(self, connection: Connection, run_id: str, who: str, why: str, *, but: Question | None = None) -> None:
-        """Close the open questions of a run that was cancelled, without an answer; what happened twice stays open.
+    def close_all(
+        self, connection: Connection, run_id: str, who: str, what: str, why: str, *, but: Question | None = None
+    ) -> None:
+        """Close what holds a run, since a person decided otherwise; whatever is still in doubt is asked again.
 
         Args:
             connection: whose transaction is the caller's.
             run_id: of the run.
-            who: cancelled it.
-            why: and for which reason.
-            but: questions of this kind stay open, too.
+            who: decided.
+            what: was decided, in words for the audit trail.
+            why: the reason.
+            but: questions of this kind stay open.
         """
         c = self.table.c
-        kept = [str(question) for question in (*_NOT_BLOCKING, but) if question is not None]
-        connection.execute(
-            update(self.table)
-            .where(c.run_id == run_id, c.closed_at.is_(None), c.question.notin_(kept))
-            .values(closed_at=self.clock.now(), replied_by=who, replied_why=f"the run was cancelled: {why}")
-        )
+        for item in self.items(connection, run_id):
+            if item.question in (*_NOT_BLOCKING, but):
+                continue
+            connection.execute(
+                update(self.table)
+                .where(c.item_id == item.item_id, c.closed_at.is_(None))
+                .values(closed_at=self.clock.now(), replied_by=who, replied_why=why)
+            )
+            self.audit(connection, run_id, item.operation_id, who, f"{item.question!s}: closed by {what}"[:100], why)
 
     def conflict_reply(self, connection: Connection, operation_id: str, digest: str) -> Reply | None:
         """Return what a person said about these other arguments for an operation."""
@@ -234,6 +241,21 @@ class Inbox:
                 run_id=run_id, operation_id=operation_id, at=self.clock.now(), who=who, what=what, why=why
             )
         )
+
+    def said(self, connection: Connection, run_id: str, who: str, what: str, why: str) -> bool:
+        """Tell whether the audit trail of a run has these very words."""
+        c = self.audit_table.c
+        words = (c.run_id == run_id, c.who == who, c.what == what, c.why == why)
+        return connection.execute(select(c.audit_id).where(*words).limit(1)).one_or_none() is not None
+
+    def engine_said(self, connection: Connection, run_id: str, what: str) -> bool:
+        """Tell whether the engine did this to a run since a person last decided anything about it."""
+        c = self.audit_table.c
+        last = select(func.coalesce(func.max(c.audit_id), 0)).where(c.run_id == run_id, c.who != ENGINE)
+        statement = select(c.audit_id).where(
+            c.run_id == run_id, c.who == ENGINE, c.what == what, c.audit_id > last.scalar_subquery()
+        )
+        return connection.execute(statement.limit(1)).one_or_none() is not None
 
     def audit_trail(self, connection: Connection, run_id: str) -> list[AuditEntry]:
         """Return who decided what about a run, oldest first."""

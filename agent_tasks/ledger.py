@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from agent_tasks.clock import MICROSECONDS, microseconds
 from agent_tasks.operations import Operation
 from agent_tasks.outcomes import error_line
-from agent_tasks.states import IN_DOUBT, OperationStatus, Question
+from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question
 from checkpoint import codec
 
 if TYPE_CHECKING:
@@ -243,15 +243,25 @@ class Ledger:
         statement = update(self.table).where(self.table.c.operation_id == operation_id)
         connection.execute(statement.values(evidence=codec.dumps(facts)))
 
+    def forget_reads(self, connection: Connection, run_id: str, *, from_seq: int) -> None:
+        """Let the reads of these steps be bought again; the caller holds the run's row, and nobody works on the run."""
+        c = self.table.c
+        settled = [str(OperationStatus.SUCCEEDED), str(OperationStatus.FAILED)]
+        connection.execute(
+            update(self.table)
+            .where(c.run_id == run_id, c.seq >= from_seq, c.effect == Effect.READ, c.status.in_(settled))
+            .values(status=OperationStatus.PENDING)
+        )
+
     # -- at the step's commit --------------------------------------------------------------------------------------
 
     def adopt(self, connection: Connection, attempt: Attempt) -> None:
         """Put the operations that the attempt asked for on its line, and drop the planned ones that it did not."""
         c = self.table.c
-        if attempt.line and attempt.asked:
+        if attempt.line:
             connection.execute(
                 update(self.table)
-                .where(c.operation_id.in_(list(attempt.asked)), c.line != attempt.line)
+                .where(c.operation_id.in_(attempt.asked_for()), c.line != attempt.line)
                 .values(line=attempt.line)
             )
         left = [
@@ -282,7 +292,7 @@ class Ledger:
                 c.effect != "read",
                 c.call_key.is_(None),
                 c.orphan_reply.is_(None),
-                c.operation_id.notin_(list(attempt.asked)),
+                c.operation_id.notin_(attempt.asked_for()),
             ),
         )
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agent_tasks.attempt import Attempt
     from agent_tasks.clock import Clock
     from agent_tasks.config import Settings
+    from agent_tasks.lines import NewLine
     from agent_tasks.retries import Retry
     from agent_tasks.schema import Tables
 
@@ -204,6 +205,14 @@ class Runs:
             finished_at=self.clock.now(),
         )
 
+    def begin_line(self, connection: Connection, attempt: Attempt, line: NewLine) -> bool:
+        """Queue the run on a new line from an older checkpoint; False if the attempt does not own it.
+
+        ``crashes`` stay: nothing was committed since, and a check that takes its workers along must be parked too.
+        """
+        queued = {"status": RunStatus.QUEUED, "due_at": self._ring_again(), "waiting_for": None}
+        return self._leave(connection, attempt, **line.columns(), **queued)
+
     def suspend(self, connection: Connection, attempt: Attempt, suspension: Wait | Ask) -> RunStatus | None:
         """Give the run back without a checkpoint.
 
@@ -299,6 +308,28 @@ class Runs:
     def allow_steps(self, connection: Connection, run_id: str, steps: int) -> None:
         """Let a run take so many steps in all."""
         connection.execute(update(self.table).where(self.table.c.run_id == run_id).values(steps_allowed=steps))
+
+    def resume_on(self, connection: Connection, run_id: str, line: NewLine) -> None:
+        """Queue a run, which nobody works on and the caller has locked, on a new line; a person's word forgives crashes."""
+        c = self.table.c
+        connection.execute(
+            update(self.table)
+            .where(c.run_id == run_id, c.status != RunStatus.RUNNING)
+            .values(
+                **_NO_LEASE,
+                **line.columns(),
+                status=RunStatus.QUEUED,
+                crashes=0,
+                wakeups=c.wakeups + 1,
+                request=None,
+                output=None,
+                error=None,
+                waiting_for=None,
+                due_at=self._ring_again(),
+                updated_at=self.clock.now(),
+                finished_at=None,
+            )
+        )
 
     def abort(self, connection: Connection, run_id: str, reason: str) -> bool:
         """End a run that waits for a person as failed."""

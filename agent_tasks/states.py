@@ -58,6 +58,13 @@ class Effect(Word):
     MANUAL = "manual"
 
 
+class Recovery(Word):
+    """What becomes of a run that lost its worker."""
+
+    AUTO = "auto"  # it goes on by itself, until its step has lost too many
+    MANUAL = "manual"  # a person is asked at once
+
+
 class Question(Word):
     """What the inbox can ask a person."""
 
@@ -67,7 +74,7 @@ class Question(Word):
     RESULT = "result"  # it happened, and its result could not be stored
     DOUBLED = "doubled"  # two requests of one operation succeeded
     CRASHES = "crashes"  # the step lost its worker too often
-    CHECKPOINT = "checkpoint"  # the latest checkpoint does not verify
+    CHECKPOINT = "checkpoint"  # the latest checkpoint must not be used, and falling back is no way out
     STEPS = "steps"  # the run has taken as many steps as it may
 
 

@@ -10,6 +10,7 @@ from agent_tasks.identity import item_id
 from agent_tasks.states import REPLIES, Question
 
 if TYPE_CHECKING:
+    from agent_tasks.lines import NewLine
     from agent_tasks.operations import Operation
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,15 @@ class Cancelled:
     reason: str = "it was cancelled"
 
 
-Suspension = Lost | Wait | Ask | Cancelled
+@dataclass(frozen=True)
+class FallBack:
+    """The checkpoint must not be used: a new line begins at an older one."""
+
+    reason: str
+    line: NewLine
+
+
+Suspension = Lost | Wait | Ask | Cancelled | FallBack
 
 
 def steps_are_spent(run_id: str, step: str, allowed: int, more: int) -> Ask:

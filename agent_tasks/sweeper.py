@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_tasks.doorbell import Ring
 from agent_tasks.runs import is_cancelled
-from agent_tasks.states import Question, RunStatus
+from agent_tasks.states import Question, Recovery, RunStatus
 from agent_tasks.suspensions import Ask, Asked, log_attention
+from checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,9 @@ UNHEARD_SECONDS = 60
 
 #: Longest pause, in seconds, before a doorbell is rung again where the transport cannot count its messages.
 LONGEST_PAUSE_SECONDS = 600.0
+
+#: Checkpoints that a person is shown to choose from, the newest first.
+CHECKPOINTS_SHOWN = 20
 
 
 @dataclass
@@ -191,20 +195,34 @@ def end_lease(runtime: Runtime, run_id: str, token: str, *, wait: bool = True) -
 
 
 def _park_if_it_crashes(runtime: Runtime, connection: Connection, before: RowMapping) -> Ask | None:
-    """A step that loses its worker again and again is parked, not looped: return what a person is asked then."""
+    """A step that loses its worker again and again is parked, not looped: return what a person is asked then.
+
+    Of a run that is recovered by hand, the first one parks it.
+    """
     crashes = before["crashes"] + 1
-    if crashes < runtime.settings.max_crashes:
+    by_hand = before["recovery"] == Recovery.MANUAL
+    if crashes < runtime.settings.max_crashes and not by_hand:
         return None
     run_id = str(before["run_id"])
     if is_cancelled(before) and not runtime.ledger.doubts(connection, run_id):
         return None  # the next claim ends it, and runs no body
-    reason = f"step {before['next_step']} lost its worker {crashes} times"
-    asked = Asked(
-        Question.CRASHES,
-        run_id,
-        attempts=int(before["fence"]),
-        detail={"step": before["next_step"], "crashes": crashes},
-    )
+    reason = f"step {before['next_step']} lost its worker" + (f" {crashes} times" if crashes > 1 or not by_hand else "")
+    detail = {"step": before["next_step"], "seq": before["seq"] + 1, "crashes": crashes}
+    if by_hand:
+        detail["checkpoints"] = _to_choose_from(runtime, connection, before)
+    asked = Asked(Question.CRASHES, run_id, attempts=int(before["fence"]), detail=detail)
     runtime.runs.park(connection, run_id, reason)
     runtime.inbox.open(connection, run_id, asked)
     return Ask(reason, (asked,))
+
+
+def _to_choose_from(runtime: Runtime, connection: Connection, run: RowMapping) -> list[dict[str, Any]]:
+    """Return the newest checkpoints that ``run.resume(from_seq=…)`` can go on from; step n follows checkpoint n - 1."""
+    try:
+        found = runtime.store.ancestors(str(run["run_id"]), int(run["seq"]), CHECKPOINTS_SHOWN, connection=connection)
+    except CheckpointError:  # its history cannot be read; the question is asked all the same
+        return []
+    return [
+        {"seq": made.seq, "line": made.line, "step": made.step, "created_at": made.created_at.isoformat()}
+        for made in found
+    ]

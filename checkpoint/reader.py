@@ -86,6 +86,8 @@ class Reader:
         row: Row[Any],
         bad_places: frozenset[tuple[int, int]] = frozenset(),
         tip: Tip | None = None,
+        *,
+        stored: bool = False,
     ) -> CheckpointState:
         """Return the state of a row with the columns ``checkpoint_…``.
 
@@ -94,11 +96,12 @@ class Reader:
             row: The row.
             bad_places: Logs and positions of messages that are known to be damaged.
             tip: The head, if the row is its checkpoint: then it is remembered.
+            stored: Whether messages are read even where this process knows them.
 
         Raises:
             Damage: Bytes fail their checksum.
         """
-        head, segments, items, chain = self.verify(connection, row, bad_places)
+        head, segments, items, chain = self.verify(connection, row, bad_places, stored=stored)
         if tip is not None and (tip.segments, tip.chain) == (segments, row.checkpoint_chain):
             self._cache.put(row.checkpoint_run_id, KnownRun(tip, items, chain))
         try:

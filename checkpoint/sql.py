@@ -141,6 +141,58 @@ class SqlStore:
             except Damage as damage:
                 raise CheckpointCorrupted(run_id, row.checkpoint_line, seq, damage.reason) from damage
 
+    def load_parent_of(self, position: Position, connection: Connection | None = None) -> CheckpointState:
+        """Return the checkpoint that a save at `position` would follow: the head, or where a new line begins.
+
+        What a new line begins from is read from the database even where this process knows it, since a line that
+        stands on damage could not be read again.
+
+        Args:
+            position: Where a checkpoint is to be saved.
+            connection: Read in the caller's transaction.
+
+        Raises:
+            CheckpointNotFound: Nothing could be saved there.
+            CheckpointCorrupted: Its bytes, or those of the head's row, fail their checksum, or its row is missing.
+            UnreadableValue: It needs code or a package that is missing here.
+        """
+        run_id, line, seq = position.run_id, position.line, position.seq - 1
+        with self._snapshot(connection) as own:
+            row = self._reader.head_row(own, run_id)
+            if row is None:
+                raise CheckpointNotFound(run_id, seq, None, "the run has no checkpoint at all")
+            tip = tip_of(row)
+            is_head = (tip.line, tip.seq) == (line, seq)
+            if not is_head and not (tip.line < line and seq <= tip.seq):
+                where = f"its head is at line {tip.line}, seq {tip.seq}, which line {line} cannot follow there"
+                raise CheckpointNotFound(run_id, seq, None, where)
+            found = line_of(tip.ancestry, seq)
+            try:
+                if is_head:
+                    return self._head_state(own, row, tip)
+                older = None if found is None else self._reader.row(own, run_id, found, seq)
+                if older is None:
+                    raise Damage("its row is missing")
+                return self._reader.state(own, older, stored=True)
+            except Damage as damage:
+                raise CheckpointCorrupted(run_id, found or 0, seq, damage.reason) from damage
+
+    def load_before(self, run_id: str, seq: int, connection: Connection | None = None) -> CheckpointState | None:
+        """Return the newest checkpoint of the head's ancestry before `seq` that verifies, or None if none does.
+
+        Args:
+            run_id: The run.
+            seq: The number that it must lie before.
+            connection: Read in the caller's transaction.
+
+        Raises:
+            CheckpointCorrupted: The head's row is damaged, so that nobody knows its ancestry.
+            UnreadableValue: That checkpoint needs code or a package that is missing here.
+        """
+        with self._snapshot(connection) as own:
+            tip = self._reader.tip(own, run_id)
+            return None if tip is None else self._older(own, run_id, tip, seq)
+
     def head(self, run_id: str, connection: Connection | None = None) -> Position | None:
         """Return where the run stands, or None if it has no checkpoint.
 
@@ -160,23 +212,42 @@ class SqlStore:
             connection: Read in the caller's transaction.
         """
         table = self.tables.checkpoints
-        names = ("line", "seq", "parent_line", "step", "created_at", "version", "message_count")
-        page = (
-            select(*(table.c[name] for name in names), func.length(table.c.head).label("head_bytes"))
-            .where(table.c.run_id == run_id)
-            .order_by(table.c.line.desc(), table.c.seq.desc())
-            .limit(_PAGE_ROWS)
-        )
+        page = self._summaries(run_id).order_by(table.c.line.desc(), table.c.seq.desc()).limit(_PAGE_ROWS)
         rows: list[Row[Any]] = []
         while True:
             older = page.where(tuple_(table.c.line, table.c.seq) < (rows[-1].line, rows[-1].seq)) if rows else page
             with self._snapshot(connection) as own:
                 rows = list(own.execute(older))
             for row in rows:
-                values = row._asdict()
-                yield CheckpointSummary(run_id, **{**values, "created_at": moment(row.created_at)})
+                yield _summary(run_id, row)
             if len(rows) < _PAGE_ROWS:
                 return
+
+    def ancestors(
+        self, run_id: str, seq: int, limit: int, connection: Connection | None = None
+    ) -> list[CheckpointSummary]:
+        """Return the checkpoints that the head's ancestry has at `seq` and before, newest first, without states.
+
+        One whose row is missing is left out, and nothing is verified.
+
+        Args:
+            run_id: The run.
+            seq: The newest wanted.
+            limit: How many seqs to look at.
+            connection: Read in the caller's transaction.
+
+        Raises:
+            CheckpointCorrupted: The head's row is damaged, so that nobody knows its ancestry.
+        """
+        table = self.tables.checkpoints
+        with self._snapshot(connection) as own:
+            tip = self._reader.tip(own, run_id)
+            if tip is None:
+                return []
+            newest = min(seq, tip.seq)
+            wanted = [(line_of(tip.ancestry, n), n) for n in range(newest, max(newest - limit, -1), -1)]
+            query = self._summaries(run_id).where(tuple_(table.c.line, table.c.seq).in_(wanted))
+            return [_summary(run_id, row) for row in own.execute(query.order_by(table.c.seq.desc()))]
 
     def delete(self, run_id: str, connection: Connection | None = None) -> None:
         """Remove everything of a run; no error if there is nothing.
@@ -225,6 +296,12 @@ class SqlStore:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
+    def _summaries(self, run_id: str) -> Select[Any]:
+        table = self.tables.checkpoints
+        names = ("line", "seq", "parent_line", "step", "created_at", "version", "message_count")
+        columns = (*(table.c[name] for name in names), func.length(table.c.head).label("head_bytes"))
+        return select(*columns).where(table.c.run_id == run_id)
+
     def _head_state(self, connection: Connection, row: Row[Any], tip: Tip) -> CheckpointState:
         if row.checkpoint_run_id is None:
             raise Damage("its row is missing")
@@ -245,21 +322,32 @@ class SqlStore:
 
     def _fall_back(self, connection: Connection, run_id: str, tip: Tip, damage: Damage) -> CheckpointState:
         newest = CheckpointCorrupted(run_id, tip.line, tip.seq, damage.reason)
-        bad_places = {damage.place} if damage.place else set()
-        for seq in range(tip.seq - 1, -1, -1):
+        state = self._older(connection, run_id, tip, tip.seq, {damage.place} if damage.place else set())
+        if state is None:
+            raise CheckpointCorrupted(run_id, tip.line, tip.seq, f"{damage.reason}, and no older one verifies")
+        _logger.warning("%s; fell back to (line %d, seq %d)", newest, state.line, state.seq)
+        return state
+
+    def _older(
+        self,
+        connection: Connection,
+        run_id: str,
+        tip: Tip,
+        before: int,
+        bad_places: set[tuple[int, int]] | None = None,
+    ) -> CheckpointState | None:
+        bad_places = bad_places or set()
+        for seq in range(min(before - 1, tip.seq), -1, -1):
             line = line_of(tip.ancestry, seq)
             row = None if line is None else self._reader.row(connection, run_id, line, seq)
             if row is None:
                 continue
             try:
-                state = self._reader.state(connection, row, frozenset(bad_places))
-            except Damage as older:
-                if older.place:
-                    bad_places.add(older.place)
-                continue
-            _logger.warning("%s; fell back to (line %d, seq %d)", newest, state.line, state.seq)
-            return state
-        raise CheckpointCorrupted(run_id, tip.line, tip.seq, f"{damage.reason}, and no older one verifies")
+                return self._reader.state(connection, row, frozenset(bad_places), stored=True)
+            except Damage as damage:
+                if damage.place:
+                    bad_places.add(damage.place)
+        return None
 
     @contextmanager
     def _transaction(self, connection: Connection | None, isolation: str = "READ COMMITTED") -> Iterator[Connection]:
@@ -289,3 +377,7 @@ class SqlStore:
         # Python's driver begins only before a write; the caller's engine may have been told to begin by itself.
         if self._sqlite and not getattr(own.connection.dbapi_connection, "in_transaction", False):
             own.exec_driver_sql(statement)
+
+
+def _summary(run_id: str, row: Row[Any]) -> CheckpointSummary:
+    return CheckpointSummary(run_id, **{**row._asdict(), "created_at": moment(row.created_at)})

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import and_, select, update
 
 from agent_tasks import Agent, InboxItem, RunHandle, current_run, done, tool
 from agent_tasks.inline import answer
+from agent_tasks.runtime import Runtime
 from agent_tasks.sweeper import end_lease
 from tests.one_process import OneProcess
 
@@ -142,7 +143,7 @@ def crashes(here: OneProcess) -> Stopped:
 
 
 def checkpoint(here: OneProcess) -> Stopped:
-    """A run whose latest checkpoint is damaged on disk; `heal` undoes it."""
+    """A run all of whose checkpoints are damaged on disk; `heal` undoes it."""
 
     def create(state: Any) -> Any:
         state["order"] = 7
@@ -169,13 +170,19 @@ def steps(here: OneProcess) -> Stopped:
 
 
 def _damage(here: OneProcess) -> None:
-    """Turn the last bit of checkpoint 1; doing it twice heals it."""
-    table = here.runtime.store.tables.checkpoints
-    with here.runtime.engine.connect() as connection, connection.begin():
-        head = connection.execute(select(table.c.head).where(table.c.seq == 1)).scalar_one_or_none()
-        if head is not None:
+    """Turn the last bit of each checkpoint; doing it twice heals them."""
+    turn_bits(here.runtime, seqs=(0, 1))
+
+
+def turn_bits(runtime: Runtime, seqs: Iterable[int], run_id: str = "run-1", line: int = 0) -> None:
+    """Turn a bit of some checkpoints behind the engine's back."""
+    c = runtime.store.tables.checkpoints.c
+    with runtime.engine.connect() as connection, connection.begin():
+        for seq in seqs:
+            here = and_(c.run_id == run_id, c.line == line, c.seq == seq)
+            head = connection.execute(select(c.head).where(here)).scalar_one()
             turned = head[:-1] + bytes([head[-1] ^ 1])
-            connection.execute(update(table).where(table.c.seq == 1).values(head=turned))
+            connection.execute(update(c.head.table).where(here).values(head=turned))
 
 
 def heal(here: OneProcess) -> None:

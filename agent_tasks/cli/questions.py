@@ -76,7 +76,9 @@ class Shown:
         """What is known about it: the last that the vendor, a probe or the worker said."""
         operation, detail = self.operation, self.item.detail
         if self.item.question is Question.CRASHES:
-            return f"step {detail.get('step')} lost its worker {detail.get('crashes')} times"
+            said = f"step {detail.get('step')} lost its worker {detail.get('crashes')} times"
+            made = [f"{one.get('seq')} ({one.get('step') or 'the input'})" for one in detail.get("checkpoints", ())]
+            return said + (f"; its checkpoints: {', '.join(made)}" if made else "")
         if operation is None:
             return ", ".join(f"{name}: {value}" for name, value in detail.items())
         return one_line(readable(lambda: last_said(operation)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import MetaData, Table, and_, exists, func, or_, select
+from sqlalchemy import CTE, MetaData, Table, and_, case, exists, func, or_, select
 
 from agent_tasks.identity import keyed_operation_id, nested_operation_id, operation_id, renewed_operation_id
 from agent_tasks.schema import Tables, tables
@@ -133,18 +133,31 @@ def _not_stuck(connection: Connection, t: Tables, _prefix: str) -> Iterator[Viol
         yield Violation("I9", run_id, f"is {status}, and nothing will wake it, or something would wake it for nothing")
 
 
+def _history(t: Tables, prefix: str) -> CTE:
+    """The checkpoints that each run stands on: the one of its position, and from each the parent that it names."""
+    c, k = t.runs.c, _checkpoints(prefix)
+    line = case((c.seq > c.line_start_seq, c.line), else_=c.parent_line)
+    here = and_(k.c.run_id == c.run_id, k.c.line == line, k.c.seq == c.seq)
+    columns = (k.c.run_id, k.c.line, k.c.seq, k.c.parent_line)
+    history = select(*columns).join_from(t.runs, k, here).cte("history", recursive=True)
+    before = and_(k.c.run_id == history.c.run_id, k.c.line == history.c.parent_line, k.c.seq == history.c.seq - 1)
+    return history.union_all(select(*columns).join_from(history, k, before))
+
+
 def _history_stands(connection: Connection, t: Tables, prefix: str) -> Iterator[Violation]:
-    """I12: a run's position has its checkpoint and all before it, and a person's answer or cancel says who and why."""
-    c, i = t.runs.c, t.inbox.c
-    k = _checkpoints(prefix).c
+    """I12: a run's position has its checkpoint and all that led to it; an answer or a cancel says who and why."""
+    c, i, h = t.runs.c, t.inbox.c, _history(t, prefix)
     counted = (
-        select(c.run_id, c.seq, func.count(func.distinct(k.seq)), func.max(k.seq))
-        .outerjoin_from(t.runs, k.run_id.table, k.run_id == c.run_id)
-        .group_by(c.run_id, c.seq)
+        select(c.run_id, c.line, c.seq, func.count(h.c.seq), func.min(h.c.seq))
+        .outerjoin_from(t.runs, h, h.c.run_id == c.run_id)
+        .group_by(c.run_id, c.line, c.seq)
     )
-    for run_id, seq, count, newest in connection.execute(counted):
-        if newest is None or newest < seq or count < seq + 1:
-            yield Violation("I12", run_id, f"stands at {seq} with {count} checkpoints up to {newest}")
+    for run_id, line, seq, count, oldest in connection.execute(counted):
+        if count != seq + 1:
+            yield Violation("I12", run_id, f"stands at {seq} on line {line} with {count} checkpoints down to {oldest}")
+    backwards = or_(c.line_start_seq > c.seq, and_(c.line > 0, c.parent_line >= c.line))
+    for (run_id,) in connection.execute(select(c.run_id).where(backwards)):
+        yield Violation("I12", run_id, "is on a line that began after where it stands, or from a later line")
     unsigned = select(i.item_id).where(i.reply.isnot(None), or_(i.replied_by.is_(None), i.replied_why.is_(None)))
     for (item,) in connection.execute(unsigned):
         yield Violation("I12", item, "was answered without who or why")
@@ -154,25 +167,26 @@ def _history_stands(connection: Connection, t: Tables, prefix: str) -> Iterator[
         yield Violation("I12", run_id, "was cancelled without who or why")
 
 
-def _no_orphan(connection: Connection, t: Tables, _prefix: str) -> Iterator[Violation]:
-    """I13: a succeeded run has no effect beyond its last checkpoint, or of a line that it left.
+def _no_orphan(connection: Connection, t: Tables, prefix: str) -> Iterator[Violation]:
+    """I13: a succeeded run has no effect beyond its last checkpoint, and each is asked for where its history has its step.
 
     One that failed or was cancelled keeps what happened; nobody goes on after it.
     """
-    c, o = t.runs.c, t.operations.c
-    beyond = (
+    c, o, h = t.runs.c, t.operations.c, _history(t, prefix)
+    elsewhere = (
         select(o.operation_id)
-        .join(t.runs, c.run_id == o.run_id)
+        .join_from(t.operations, t.runs, c.run_id == o.run_id)
+        .outerjoin(h, and_(h.c.run_id == o.run_id, h.c.seq == o.seq))
         .where(
             c.status == RunStatus.SUCCEEDED,
             o.status == OperationStatus.SUCCEEDED,
             o.effect != "read",
             o.call_key.is_(None),
             o.orphan_reply.is_(None),
-            or_(o.seq > c.seq, and_(o.seq > c.line_start_seq, o.line < c.line)),
+            or_(o.seq > c.seq, h.c.line != o.line),
         )
     )
-    for (identifier,) in connection.execute(beyond):
+    for (identifier,) in connection.execute(elsewhere):
         yield Violation("I13", identifier, "succeeded, and the line that its run ended on does not ask for it")
 
 

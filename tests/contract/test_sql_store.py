@@ -19,6 +19,7 @@ import checkpoint
 from checkpoint import (
     CheckpointConflict,
     CheckpointCorrupted,
+    CheckpointNotFound,
     CheckpointState,
     Position,
     SqlStore,
@@ -449,3 +450,70 @@ def test_an_engine_of_another_database_is_refused() -> None:
     with pytest.raises(ValueError, match="engine must be for postgresql or sqlite, got oracle"):
         SqlStore(engine)
     engine.dispose()
+
+
+# -- what a next checkpoint would follow ----------------------------------------------------------------------------------
+
+
+def test_what_a_save_would_follow_is_the_head_or_where_a_new_line_begins(store: SqlStore, run_id: str) -> None:
+    for seq in range(4):
+        store.save(state_at(run_id, seq))
+    assert store.load_parent_of(Position(run_id, 0, 4)) == state_at(run_id, 3)
+    assert store.load_parent_of(Position(run_id, 1, 3)) == state_at(run_id, 2)
+    store.save(state_at(run_id, 3, line=1))
+    assert store.load_parent_of(Position(run_id, 1, 4)) == state_at(run_id, 3, line=1)
+    assert store.load_parent_of(Position(run_id, 2, 4)) == state_at(run_id, 3, line=1)
+    assert store.load_parent_of(Position(run_id, 2, 2)) == state_at(run_id, 1)
+
+
+@pytest.mark.parametrize(("line", "seq"), [(0, 2), (0, 4), (1, 6), (0, 6)])
+def test_nothing_is_found_for_a_save_that_would_be_refused(store: SqlStore, run_id: str, line: int, seq: int) -> None:
+    for number in range(4):
+        store.save(state_at(run_id, number))
+    store.save(state_at(run_id, 2, line=1))
+    with pytest.raises(CheckpointNotFound, match="its head is at line 1, seq 2"):
+        store.load_parent_of(Position(run_id, line, seq))
+    with pytest.raises(CheckpointNotFound, match="no checkpoint at all"):
+        store.load_parent_of(Position(f"{run_id}-other", line, seq))
+
+
+def test_a_line_never_begins_from_what_only_this_process_remembers(
+    engine: Engine, store: SqlStore, run_id: str
+) -> None:
+    for seq in range(4):
+        store.save(state_at(run_id, seq))
+    tamper(store, engine, run_id, "messages", {"position": 1}, payload=b"lost")
+    with pytest.raises(CheckpointCorrupted, match="message 1"):
+        store.load_parent_of(Position(run_id, 1, 3))
+    assert store.load_before(run_id, 3) == state_at(run_id, 1)
+
+
+def test_the_newest_before_a_number_follows_the_heads_ancestry(engine: Engine, store: SqlStore, run_id: str) -> None:
+    for seq in range(4):
+        store.save(state_at(run_id, seq))
+    store.save(state_at(run_id, 2, line=1))
+    assert store.load_before(run_id, 9) == state_at(run_id, 2, line=1)
+    assert store.load_before(run_id, 2) == state_at(run_id, 1)
+    assert store.load_before(run_id, 0) is None
+    assert store.load_before(f"{run_id}-other", 5) is None
+    tamper(store, engine, run_id, "checkpoints", {"seq": 0}, step="x")
+    assert store.load_before(run_id, 1) is None
+
+
+def test_ancestors_are_the_checkpoints_that_the_head_stands_on(engine: Engine, store: SqlStore, run_id: str) -> None:
+    for seq in range(4):
+        store.save(state_at(run_id, seq))
+    store.save(state_at(run_id, 2, line=1))
+    store.save(state_at(run_id, 3, line=1))
+
+    def ancestors(seq: int, limit: int) -> list[tuple[int, int]]:
+        return [(made.line, made.seq) for made in store.ancestors(run_id, seq, limit)]
+
+    assert ancestors(9, 9) == [(1, 3), (1, 2), (0, 1), (0, 0)]
+    assert ancestors(2, 2) == [(1, 2), (0, 1)]
+    assert ancestors(-1, 3) == []
+    assert list(store.ancestors(f"{run_id}-other", 3, 3)) == []
+    with engine.connect() as connection, connection.begin():
+        table = store.tables.checkpoints
+        connection.execute(table.delete().where(table.c.run_id == run_id, table.c.seq == 1))
+    assert ancestors(3, 9) == [(1, 3), (1, 2), (0, 0)]

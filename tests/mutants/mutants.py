@@ -326,7 +326,7 @@ MUTANTS = [
         "a step commits over a doubt that it did not ask about",
         "I14",
         "agent_tasks/coordinator.py",
-        "            outcome = self._outcome_of(attempt, step, returned)\n            settle_unasked(attempt, at_end=True)",
+        "            outcome = self._outcome_of(attempt, step, returned)\n            settle_unasked(attempt, at_end=True, goes_on=isinstance(outcome, Next))",
         "            outcome = self._outcome_of(attempt, step, returned)",
         (f"{_DOUBTS}::test_a_doubt_that_the_next_attempt_does_not_ask_for_is_settled_before_its_commit",),
     ),

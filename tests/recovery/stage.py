@@ -68,7 +68,7 @@ class Stage:
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
-    def enqueue(self, run_id: str, *, gated: bool = False, rung: bool = True) -> RunHandle:
+    def enqueue(self, run_id: str, *, gated: bool = False, rung: bool = True, recovery: str | None = None) -> RunHandle:
         """Start a run; a gated one stays in its first body until the gate opens, and one not rung has no doorbell."""
         if gated:
             (self._gates / run_id).touch()
@@ -81,7 +81,7 @@ class Stage:
         )
         silent = contextlib.nullcontext() if rung else patch.object(self.runtime.bell, "ring", lambda _: None)
         with silent:
-            return self.agent.enqueue({"cart": cart}, run_id=run_id)
+            return self.agent.enqueue({"cart": cart}, run_id=run_id, recovery=recovery)
 
     def ring_by_hand(self, run_id: str) -> None:
         """Publish a doorbell of the run's first step, whatever the ledger says."""

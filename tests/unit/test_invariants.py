@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, MetaData, delete, update
 
-from agent_tasks import done, fail, tool
+from agent_tasks import current_run, done, fail, tool
 from agent_tasks.database import open_engine
 from agent_tasks.identity import operation_id
 from agent_tasks.schema import tables
@@ -26,7 +26,7 @@ SECONDS = timedelta(seconds=10)
 
 
 def work(here: OneProcess) -> None:
-    """Leave a run that was bought, one that failed, one cancelled, one parked and one that nobody took yet."""
+    """Leave runs that were bought, failed, cancelled, resumed, parked and one that nobody took yet."""
     questions.unknown(here, run_id="parked", agent="mail")
 
     @tool(effect="manual", timeout=SECONDS)
@@ -46,12 +46,14 @@ def work(here: OneProcess) -> None:
 
     def send(state: Any) -> Any:
         ship(7)
-        return fail("sold out") if state["sold_out"] else done(state["paid"])
+        return fail("sold out") if state["sold_out"] and current_run.line == 0 else done(state["paid"])
 
     buyer = here.agent(charge, price, ship, name="buyer", pay=pay, send=send)
     here.run(buyer, "bought", sold_out=False)
     here.run(buyer, "failed", sold_out=True)
     buyer.enqueue({}, run_id="cancelled").cancel(who="kim", why="sold out")
+    here.run(buyer, "resumed", sold_out=True).resume(from_seq=1, who="kim", why="there is more")
+    here.work(buyer)
     buyer.enqueue({}, run_id="queued")
 
 
@@ -163,7 +165,9 @@ DAMAGE: list[tuple[str, str, Break]] = [
         lambda ledger: ledger.question(reply="happened", replied_why="I saw it"),
     ),
     ("I12", "an answer without a reason", lambda ledger: ledger.question(reply="happened", replied_by="kim")),
-    ("I13", "an effect of a line that was left", lambda ledger: ledger.run("bought", line=1)),
+    ("I12", "a line that began ahead of its run", lambda ledger: ledger.run("resumed", line_start_seq=3)),
+    ("I12", "a line that follows no other", lambda ledger: ledger.run("resumed", parent_line=1)),
+    ("I13", "an effect of a line that was left", lambda ledger: ledger.operation("resumed", "charge", line=0)),
     (
         "I14",
         "a doubt in a run that succeeded",
@@ -218,8 +222,7 @@ def test_an_effect_beyond_a_runs_last_checkpoint_is_an_orphan(ledger: Ledger) ->
 
 @pytest.mark.parametrize("excuse", [{"orphan_reply": "keep"}, {"effect": "read"}], ids=str)
 def test_what_a_person_kept_or_nobody_minds_is_no_orphan(ledger: Ledger, excuse: dict[str, str]) -> None:
-    ledger.run("bought", line=1)
-    ledger.operation("bought", "charge", **excuse)
+    ledger.operation("resumed", "charge", line=0, **excuse)
     assert ledger.violations() == []
 
 
