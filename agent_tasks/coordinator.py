@@ -207,6 +207,10 @@ class Coordinator:
             return Crashed(error)
         except Exception as error:  # noqa: BLE001 - the step failed
             return self._failed(attempt, error)
+        except BaseException as error:
+            if attempt.doomed is None or isinstance(error, KeyboardInterrupt):
+                raise
+            return Fail(str(error))  # a task group has wrapped the suspension in a group of exceptions
         return outcome
 
     def _outcome_of(self, attempt: Attempt, step: Step, returned: Any) -> Outcome:

@@ -67,7 +67,7 @@ def open_engine(url: str, **options: Any) -> Engine:
             ) from error
     # No pool: a connection that stays open would keep this process from forking.
     connect_args = {"timeout": SQLITE_BUSY_MS / 1000, "factory": ForkSafeConnection}
-    engine = create_engine(parsed, poolclass=NullPool, connect_args=connect_args, **options)
+    engine = create_engine(parsed, connect_args=connect_args, **{"poolclass": NullPool, **options})
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_immediate)
     return engine

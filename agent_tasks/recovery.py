@@ -75,10 +75,10 @@ def decide(operation: Recorded | None, promise: Promise) -> Decision:
         promise: what the tool declares.
 
     Example:
-        >>> decide(None, Promise(Effect.MANUAL))
-        <Decision.EXECUTE: 1>
-        >>> decide(Recorded(OperationStatus.EXECUTING), Promise(Effect.MANUAL))
-        <Decision.ASK: 7>
+        >>> decide(None, Promise(Effect.MANUAL)).name
+        'EXECUTE'
+        >>> decide(Recorded(OperationStatus.EXECUTING), Promise(Effect.MANUAL)).name
+        'ASK'
     """
     if operation is None:
         return Decision.EXECUTE

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from celery import Celery
@@ -143,3 +144,44 @@ def agent_of(effect: str, world: VendorWorld) -> Agent:
         return done([state["first"], act("b"), act("c")])
 
     return agent
+
+
+def short_agent_of(effect: str, world: VendorWorld) -> Agent:
+    """Return an agent of two steps with one call each, for schedules of which there are many."""
+    act = tool_of(effect, world)
+    agent = Agent("short", app=new_app(), tools=[act])
+
+    @agent.step(start=True)
+    def first(state: Any) -> Any:
+        state["first"] = act(state["what"])
+        return second
+
+    @agent.step
+    def second(state: Any) -> Any:
+        return done([state["first"], act("b")])
+
+    return agent
+
+
+def nested_agent(world: VendorWorld) -> Agent:
+    """Return an agent with a tool that is called inside a tool."""
+    inner = tool_of("probed", world)
+
+    @tool(effect="keyed", key_lifetime=timedelta(hours=24), bind=True)
+    def outer(operation: Operation, what: str) -> list[int]:
+        return [inner(what), world.act(operation.operation_id, key=operation.idempotency_key)]
+
+    agent = Agent("nested", app=new_app(), tools=[outer, inner])
+
+    @agent.step
+    def only(state: Any) -> Any:
+        return done([outer(state["what"]), inner("b")])
+
+    return agent
+
+
+#: What is attacked with many schedules: an agent of each effect, and one with a call inside a call.
+SHORT_AGENTS: dict[str, Callable[[VendorWorld], Agent]] = {
+    **{effect: partial(short_agent_of, effect) for effect in EFFECTS},
+    "nested": nested_agent,
+}

@@ -152,7 +152,7 @@ def test_a_cancel_at_any_boundary_ends_the_run_and_repeats_no_effect(effect: str
     )
 
     assert not found.failures, found.report()
-    assert {schedule.fault for schedule in found.schedules} == {"cancel", "cancel and crash"}
+    assert {fault.kind for schedule in found.schedules for fault in schedule.faults} == {"cancel", "cancel and crash"}
 
 
 class Cancels(VendorWorld):

@@ -1,0 +1,192 @@
+"""A play: one run of an agent, the faults of one schedule in it, and what was found to be wrong at its end."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from agent_tasks.clock import MICROSECONDS, Clock
+from agent_tasks.doorbell import InlineBell
+from agent_tasks.errors import LedgerUnavailable
+from agent_tasks.handle import RunHandle
+from agent_tasks.inline import answer
+from agent_tasks.integration import AppState
+from agent_tasks.states import FINISHED, OperationStatus, RunStatus
+from agent_tasks.sweeper import Sweeper
+from agent_tasks.testing.faults import Crash, lose_answer
+from agent_tasks.testing.settling import settle_inbox
+from agent_tasks.testing.stage import RUN_ID
+from checkpoint import codec
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Sequence
+
+    from agent_tasks.boundary import Point
+    from agent_tasks.doorbell import Ring
+    from agent_tasks.operations import Operation
+    from agent_tasks.runtime import Runtime
+    from agent_tasks.testing.faults import Broker, Fault
+    from agent_tasks.testing.stage import Stage
+
+#: Rounds of doorbells, sweeps and answers after which a run counts as stuck.
+MAX_ROUNDS = 60
+
+
+class Play:
+    """One run on a stage.
+
+    Args:
+        stage: emptied first.
+        faults: of the schedule, in order; the index of each counts from the one before.
+        broker: what it does with the message under way at a crash.
+
+    Attributes:
+        stretches: the boundaries crossed before the first fault, from there to the second, and so on.
+        met: for each fault that was met, whether an attempt was under way then.
+        problems: empty if all went well.
+        ending: status and output of the run.
+    """
+
+    def __init__(self, stage: Stage, faults: Sequence[Fault] = (), broker: Broker = "redelivers") -> None:
+        self.stage, self.broker = stage, broker
+        self.agent, self.clock = stage.agent, Clock(0.0)
+        self.stretches: list[list[Point]] = [[]]
+        self.met: list[bool] = []
+        self.problems: list[str] = []
+        self.ending: tuple[RunStatus, Any] = (RunStatus.QUEUED, None)
+        self._faults = deque(faults)
+        self._unacked: list[Ring] = []
+        self._heard: dict[Ring, None] = {}
+        self._changed = False
+
+    def play(self) -> Play:
+        """Play it to its end, with a new process after each crash."""
+        self.stage.empty()
+        while not self._live(_Process(self)):
+            self.stage.engine.dispose()  # the dead process's connections
+            self.agent = self.stage.next_release
+        self._judge()
+        return self
+
+    def cross(self, point: Point) -> bool:
+        """Note a crossing and carry out the fault that is due there; True if it is a crash."""
+        self.stretches[-1].append(point)
+        self._changed = self._changed or (point.kind, point.moment) == ("commit", "after")
+        if not self._faults or len(self.stretches[-1]) - 1 != self._faults[0].index:
+            return False
+        fault = self._faults.popleft()
+        if point != fault.point:
+            self.problems.append(f"{fault} was not met: there was {point}")
+        row = self.stage.row()
+        self.met.append(row is not None and row["status"] == RunStatus.RUNNING)
+        self.stretches.append([])
+        if fault.kind == "lost answer":
+            lose_answer()
+        if fault.kind in ("cancel", "cancel and crash"):
+            canceller = self.stage.runtime(self.clock, None)
+            RunHandle(canceller, RUN_ID).cancel(who="tester", why="changed its mind")
+        return fault.kind != "cancel"
+
+    def _live(self, process: _Process) -> bool:
+        """One process, from its start until the run waits for nobody any more; False if it crashed."""
+        runtime = self.stage.runtime(self.clock, process.observe)
+        app_state = AppState.of(self.agent.app)
+        app_state.use_runtime(runtime)
+        try:
+            self._drive(runtime)
+        except BaseException:  # the step's code may have wrapped the crash in something else
+            if not process.dead:
+                raise
+            return False
+        finally:
+            app_state.use_runtime(None)
+        return True
+
+    def _drive(self, runtime: Runtime) -> None:
+        stage, bell, sweeper = self.stage, runtime.bell, Sweeper(runtime)
+        assert isinstance(bell, InlineBell)  # noqa: S101
+        if self.broker == "redelivers":
+            bell.rings.extend(self._unacked)
+        self._unacked = []
+        run = self.agent.enqueue(dict(stage.state), run_id=RUN_ID)
+        for _ in range(MAX_ROUNDS):
+            while bell.rings:
+                self._unacked = list(bell.rings)
+                ring = bell.rings.popleft()
+                self._heard[ring] = None
+                answer(runtime, self.agent, ring)
+                self._unacked = []
+                self._check()
+            with suppress(LedgerUnavailable):  # as the worker's thread does: the next turn comes all the same
+                sweeper.sweep()
+            self._check()
+            if bell.rings:
+                continue
+            if run.status in FINISHED:
+                break
+            if run.status is RunStatus.NEEDS_ATTENTION:
+                with suppress(LedgerUnavailable):  # a person who is told so looks again
+                    settle_inbox(runtime, stage.world)
+            else:
+                self._wait(runtime)
+        else:
+            self.problems.append(f"stuck: {run.status} waiting for {run.waiting_for}")
+        for ring in self._heard:  # late copies of every doorbell change nothing
+            answer(runtime, self.agent, ring)
+        self._check()
+
+    def _wait(self, runtime: Runtime) -> None:
+        """Let time pass until the run is due; a sweeper that must not act yet is given a lease of contact."""
+        row = runtime.boundary.read(runtime.engine, lambda connection: runtime.runs.find(connection, RUN_ID))
+        if row is not None and row["due_at"] is not None:
+            missing = (row["due_at"] - row["now"]) / MICROSECONDS
+            self.clock.advance(missing + 0.01 if missing > 0 else runtime.settings.lease_seconds)
+
+    def _check(self) -> None:
+        if self._changed:
+            self._changed = False
+            self.problems += self.stage.violations()
+
+    def _judge(self) -> None:
+        row = self.stage.row()
+        if row is None:
+            self.problems.append("the run was lost")
+            return
+        self.ending = (RunStatus(row["status"]), None if row["output"] is None else codec.loads(row["output"]))
+        self.problems += [f"{fault} was not met" for fault in self._faults]
+        self.problems += compare(self.stage.operations(), self.stage.world.effects())
+
+
+class _Process:
+    """What a play sees of one process, whose threads may outlive its death."""
+
+    def __init__(self, play: Play) -> None:
+        self.play, self.dead = play, False
+
+    def observe(self, point: Point) -> None:
+        if self.dead or self.play.cross(point):
+            self.dead = True
+            raise Crash
+
+
+def compare(operations: list[Operation], effects: Counter[str]) -> list[str]:
+    """Return where the outside world's ledger and the run's ledger do not agree.
+
+    Args:
+        operations: of the run.
+        effects: how often each operation's effect happened.
+    """
+    problems = []
+    known = {operation.operation_id: operation for operation in operations if operation.effect != "read"}
+    for identifier, operation in known.items():
+        count = effects[identifier]
+        expected = 1 if operation.status is OperationStatus.SUCCEEDED else 0
+        repeats = operation.effect == "repeatable" and expected == 1
+        if count != expected and not (repeats and count > 1):
+            problems.append(f"{operation.tool} is {operation.status!s} and happened {count} times")
+    problems += [
+        f"{identifier} happened and no operation knows of it" for identifier in effects if identifier not in known
+    ]
+    return problems

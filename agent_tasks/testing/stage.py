@@ -1,0 +1,114 @@
+"""Where plays happen: one agent, one outside world, and one ledger that is emptied before each play."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import MetaData, event
+from sqlalchemy.pool import QueuePool
+
+from agent_tasks.boundary import Boundary
+from agent_tasks.config import Settings
+from agent_tasks.database import open_engine
+from agent_tasks.doorbell import InlineBell
+from agent_tasks.runtime import Runtime
+from agent_tasks.testing.invariants import check_invariants
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection, Engine, RowMapping
+
+    from agent_tasks.agent import Agent
+    from agent_tasks.boundary import Point
+    from agent_tasks.clock import Clock
+    from agent_tasks.operations import Operation
+    from agent_tasks.slots import Slots
+    from agent_tasks.testing.world import World
+
+T = TypeVar("T")
+
+_DO_NOT_WAIT_FOR_DISK = {"postgresql": "SET synchronous_commit = off", "sqlite": "PRAGMA synchronous = OFF"}
+
+#: The one run of each play.
+RUN_ID = "explored"
+
+
+class Stage:
+    """What plays have in common.
+
+    Args:
+        agent: whose run is played.
+        state: the input of the run.
+        world: counts what the agent's tools do.
+        url: of the ledger.
+        slots: of the workers.
+        next_release: of the agent, for processes that are started after a crash; the same agent if not given.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        state: dict[str, Any],
+        world: World,
+        url: str,
+        slots: Slots,
+        next_release: Agent | None = None,
+    ) -> None:
+        self.agent, self.state, self.world, self.slots = agent, state, world, slots
+        self.next_release = next_release or agent
+        self.settings = Settings(url)
+        self.engine = quick_engine(url)
+        self._observing = self.runtime(None, None)
+        metadata = MetaData()
+        metadata.reflect(self.engine)
+        tables = [table.name for table in reversed(metadata.sorted_tables) if table.name.startswith("agent_")]
+        self._emptying = [f'DELETE FROM "{name}"' for name in tables if name != "agent_version"]  # noqa: S608
+
+    def empty(self) -> None:
+        """Forget the play before."""
+        with self.engine.connect() as connection, connection.begin():
+            for statement in self._emptying:
+                connection.exec_driver_sql(statement)
+        self.world.reset()
+
+    def runtime(
+        self, clock: Clock | None, observer: Callable[[Point], None] | None, engine: Engine | None = None
+    ) -> Runtime:
+        """Return a process of its own; it shares the ledger's engine unless it is given another."""
+        engine = engine or self.engine
+        return Runtime(
+            self.settings, InlineBell, boundary=Boundary(observer), engine=engine, clock=clock, slots=self.slots
+        )
+
+    def row(self) -> RowMapping | None:
+        """Return the run's row as everybody sees it now."""
+        return self._read(lambda connection: self._observing.runs.find(connection, RUN_ID))
+
+    def operations(self) -> list[Operation]:
+        """Return the run's operations."""
+        return self._read(lambda connection: self._observing.ledger.of_run(connection, RUN_ID))
+
+    def violations(self) -> list[str]:
+        """Return which invariants the ledger breaks now."""
+        return [str(violation) for violation in self._read(check_invariants)]
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        return self._observing.boundary.read(self.engine, work)
+
+
+def quick_engine(url: str) -> Engine:
+    """Return an engine that waits for no disk and keeps its connections: here processes die, and never the machine."""
+    engine = open_engine(url, poolclass=QueuePool)
+    do_not_wait = _DO_NOT_WAIT_FOR_DISK[engine.dialect.name]
+
+    @event.listens_for(engine, "connect")
+    def set_up(connection: Any, _record: object) -> None:
+        connection.execute(do_not_wait)
+        connection.commit()
+
+    return engine
