@@ -1,72 +1,45 @@
-"""A worker and its attempt: claim, intent, body, outcome, commit.
-
-A claim whose answer is lost is a claim whose worker finds its lease by its token or is killed; a worker killed between
-its commit and its ring is a broker that loses the doorbell. Neither is a move of its own.
-"""
+"""A worker and its attempt: claim, the call of the tool, the step's commit; and how it ends without one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .rules import Rules, Statement, same
-from .state import DOUBT, SETTLED, Move, Operation, State, Worker
+from .actor import IDLE
+from .call import Call
+from .kinds import CANCEL_IGNORED
+from .state import DOUBT, SETTLED, Move, State
 
-IDLE = Worker()
 
-
-class Attempt:
+class Attempt(Call):
     """The moves of one worker in one state."""
-
-    def __init__(self, rules: Rules, state: State, index: int, worker: Worker) -> None:
-        self.rules = rules
-        self.state = state
-        self.index = index
-        self.worker = worker
-        self.step = worker.step
-        self.effect = rules.effects[worker.step - 1] if worker.step else ""
 
     def moves(self) -> Iterator[Move]:
         at = self.worker.at
-        if at in ("hung", "claimed unseen"):
-            if not self.state.run.leased or self.state.run.fence != self.worker.fence:
-                yield self._goes("is restarted", IDLE)
+        if at in ("hung", "dead", "renewed unseen"):
+            yield from self._without_its_child()
             return
         if at != "idle":
-            yield self._goes(f"is killed ({at})", IDLE)
+            yield self.goes(f"is killed ({at})", IDLE)
+            if self.rules.children_die:
+                yield self.goes(
+                    f"its child dies ({at})", IDLE._replace(at="dead", step=self.step, fence=self.worker.fence)
+                )
         yield from getattr(self, at)()
 
-    # ---- how a worker goes on --------------------------------------------------------------------
-
-    def _goes(self, does: str, worker: Worker, state: State | None = None, *, writes: bool = False) -> Move:
-        after = (state or self.state).with_worker(self.index, worker)
-        who = f"fence {self.worker.fence or worker.fence}"
-        return Move(f"{who}: {does}", after, self.worker if writes else None)
-
-    def _claimed(self) -> Worker:
-        """This attempt, having read its operation anew."""
-        return Worker("claimed", self.step, self.worker.fence, self.state.operation(self.step).version)
-
-    def _done(self, answer: str) -> Worker:
-        return Worker("done", self.step, self.worker.fence, answer=answer)
-
-    def _owns(self, statement: Statement) -> bool:
-        """The WHERE of a fenced statement (I2)."""
-        run = self.state.run
-        if statement in self.rules.fenced and run.fence != self.worker.fence:
-            return False
-        return not self.rules.position_in_where or (run.status == "running" and run.seq == self.step - 1)
-
-    def _write(self, statement: Statement, does: str, after: State, worker: Worker, lost: Worker) -> Iterator[Move]:
-        """A statement of the owner: fence and compare-and-set decide, and its answer may be lost."""
-        current = self.state.operation(self.step).version
-        if not self._owns(statement):
-            yield self._goes("has lost its lease", IDLE)
-        elif not same(self.rules.owner_compares, current, self.worker.known):
-            yield self._goes("finds the operation changed, reads it again", self._claimed())
-        else:
-            yield self._goes(does, worker, after, writes=True)
-            if self.rules.answers_get_lost:
-                yield self._goes(f"{does}, the answer is lost", lost, after, writes=True)
+    def _without_its_child(self) -> Iterator[Move]:
+        """What the parent does about a child that hangs or died, or that forgot its lease."""
+        run, worker = self.state.run, self.worker
+        if worker.at == "dead":
+            yield self.goes("the parent dies too", IDLE)
+            given_back = run.status == "running" and (run.fence == worker.fence or not self.rules.given_back_by_token)
+            after = lease_ended(self.state, self.rules.max_crashes) if given_back else self.state
+            yield self.goes("the parent gives the lease back and rings", IDLE, after, writes=given_back)
+            return
+        in_time = self.rules.step_timeout or (worker.told == "call" and self.rules.deadline_kill)
+        if worker.at == "hung" and in_time:
+            yield self.goes("the parent kills the child", self.at("dead", told=""))
+        if not run.leased_by(worker.fence):
+            yield self.goes("is restarted", IDLE)
 
     # ---- the claim -------------------------------------------------------------------------------
 
@@ -75,178 +48,123 @@ class Attempt:
         if not self.state.rung or run.status != "queued" or run.fence >= self.rules.max_fence:
             return
         step, fence = run.seq + 1, run.fence + 1
-        after = self.state.with_run(status="running", fence=fence, leased=True)
-        claimed = Worker("claimed", step, fence, self.state.operation(step).version)
-        yield self._goes(f"claims step {step} with fence {fence}", claimed, after)
-        if self.rules.answers_get_lost and not self.rules.renewed_by_fence:
-            unseen = Worker("claimed unseen", step, fence)
-            yield self._goes(f"claims step {step} with fence {fence}, the answer is lost", unseen, after)
-
-    # ---- the call of the tool --------------------------------------------------------------------
-
-    def claimed(self) -> Iterator[Move]:
-        """What to do about the operation, by what this attempt knows of it."""
-        status = self.worker.known[0]
-        if status in SETTLED:
-            answer = "landed" if status == "succeeded" else "refused"
-            yield self._goes(f"meets the record: {status}", self._done(answer))
-        elif self.effect == "transactional":
-            yield from self._effect_in_the_ledger()
-        elif self.effect == "read" or not self.rules.intent_first:
-            yield self._goes("needs no intent", self.worker._replace(at="checked"))
-        elif status not in DOUBT:
-            yield from self._intent()
-        else:
-            yield from self._doubt()
-
-    def _doubt(self) -> Iterator[Move]:
-        operation, worker = self.state.operation(self.step), self.worker
-        if worker.attempt:
-            late = worker.late and self.rules.first_deadline_kept
-            yield self._goes("finds the intent it made", worker._replace(at="intended", late=late))
-        elif self.effect == "keyed" and not (self.rules.key_lifetime and operation.key_dead):
-            yield from self._intent()
-        elif self.rules.horizon and not operation.horizon_passed:
-            yield from self._wait("waits for the horizon")
-        elif self.effect == "probed":
-            yield self._probe()
-        else:
-            asked = self.state.with_operation(self.step, status="unknown")
-            asked = asked.with_run(status="needs_attention", leased=False, asks="unknown")
-            yield from self._write("commit", "asks a person", asked, IDLE, IDLE)
-
-    def _effect_in_the_ledger(self) -> Iterator[Move]:
-        effects = self.state.vendor(self.step).effects + 1
-        after = self.state.with_operation(self.step, status="succeeded").with_vendor(self.step, effects=effects)
-        yield from self._write("outcome", "commits effect and outcome", after, self._done("landed"), self._claimed())
-
-    def _executing(self, state: State) -> tuple[State, Worker]:
-        """The operation as the intent leaves it, and the worker that may start the body."""
-        operation = state.operation(self.step)
-        attempt = operation.attempts + 1
-        written = Operation("executing", attempt, False, operation.key_dead, operation.status in DOUBT)
-        intended = Worker("intended", self.step, self.worker.fence, written.version, attempt)
-        return state.with_operation(self.step, **written._asdict()), intended
-
-    def _intent(self) -> Iterator[Move]:
-        if not self.rules.intent_locks_run:
-            if self._owns("intent"):
-                yield self._goes("sees that it owns the run", self.worker._replace(at="looked"))
-            else:
-                yield self._goes("has lost its lease", IDLE)
-            return
-        after, intended = self._executing(self.state)
-        does = f"commits intent {self.step}.{intended.attempt}"
-        yield from self._write("intent", does, after, intended, intended._replace(at="claimed"))
-
-    def looked(self) -> Iterator[Move]:
-        """The run row was read and not locked: only the operation's own row decides now."""
-        if self.worker.known != self.state.operation(self.step).version:
-            yield self._goes("finds the operation changed, reads it again", self._claimed())
-            return
-        after, intended = self._executing(self.state)
-        yield self._goes(f"commits intent {self.step}.{intended.attempt}", intended, after, writes=True)
-
-    def _wait(self, does: str, state: State | None = None) -> Iterator[Move]:
-        waiting = (state or self.state).with_run(status="waiting", leased=False)
-        yield from self._write("commit", does, waiting, IDLE, IDLE)
-
-    def _probe(self) -> Move:
-        """Asks the world now; the answer is written later."""
-        state, vendor = self.state, self.state.vendor(self.step)
-        if vendor.effects and vendor.visible:
-            answer = "Happened"
-        elif vendor.effects and self.rules.visible_after:
-            answer = "AskAgain"
-        else:
-            answer = "NotHappened"
-            if self.rules.vendor_voids:
-                state = state.with_vendor(self.step, voided=state.operation(self.step).attempts)
-        return self._goes(f"probes: {answer}", self.worker._replace(at="told", answer=answer), state)
-
-    def told(self) -> Iterator[Move]:
-        if self.worker.answer == "Happened":
-            after = self.state.with_operation(self.step, status="succeeded")
-            yield from self._write("outcome", "records that it happened", after, self._done("landed"), self._claimed())
-        elif self.worker.answer == "AskAgain":
-            yield from self._wait("waits to ask again")
-        else:
-            after, intended = self._executing(self.state.with_operation(self.step, status="pending"))
-            does = f"records that it did not happen, commits intent {self.step}.{intended.attempt}"
-            yield from self._write("intent", does, after, intended, intended._replace(at="claimed"))
-
-    def intended(self) -> Iterator[Move]:
-        if self.worker.late and self.rules.deadline_checked:
-            yield from self._wait("is past its deadline, starts no body")
-        else:
-            yield self._goes("checks its deadline", self.worker._replace(at="checked"))
-
-    def checked(self) -> Iterator[Move]:
-        requests = {*self.state.vendor(self.step).in_the_air, self.worker.attempt}
-        sent = self.state.with_vendor(self.step, in_the_air=tuple(sorted(requests)))
-        yield self._goes(f"sends request {self.step}.{self.worker.attempt}", self.worker._replace(at="sent"), sent)
-
-    def sent(self) -> Iterator[Move]:
-        yield self._goes("gives up waiting", self.worker._replace(at="answered", answer="ambiguous"))
-        if self.rules.children_hang:
-            yield self._goes("hangs", self.worker._replace(at="hung"))
-
-    # ---- the outcome and the step's commit -----------------------------------------------------------
-
-    def answered(self) -> Iterator[Move]:
-        answer = self.worker.answer
-        if answer == "refused" and self.state.operation(self.step).earlier_open and self.rules.refused_with_care:
-            answer = "ambiguous"
-        if answer == "ambiguous":
-            yield from self._ambiguous()
-        else:
-            yield from self._outcome(answer)
-
-    def _ambiguous(self) -> Iterator[Move]:
-        """Nobody here can tell: the step is suspended, its code never sees it (I6, I15)."""
-        if self.rules.ambiguous_end == "shown to code":
-            yield self._goes("shows the doubt to the step's code, which goes on", self._done("landed"))
-        elif self.rules.ambiguous_end != "unknown":
-            yield from self._outcome("landed" if self.rules.ambiguous_end == "success" else "refused")
-        elif self.worker.attempt:
-            unknown = self.state.with_operation(self.step, status="unknown")
-            yield from self._wait("does not know the outcome", unknown)
-        else:
-            yield self._goes("does not know the outcome, tries again", self._claimed())
-
-    def _outcome(self, answer: str) -> Iterator[Move]:
-        status = "succeeded" if answer == "landed" else "failed"
-        after = self.state.with_operation(self.step, status=status)
-        if not self._owns("outcome"):
-            yield self._late_outcome(status)
-        elif self.state.operation(self.step).version == (status, self.worker.attempt):
-            yield self._goes("finds its outcome written", self._done(answer))
-        else:
-            yield from self._write("outcome", f"records that it {status}", after, self._done(answer), self.worker)
-
-    def _late_outcome(self, status: str) -> Move:
-        """A fenced-out attempt settles its own operation, if that still stands at this attempt (I2)."""
-        worker, operation, run = self.worker, self.state.operation(self.step), self.state.run
-        if not worker.attempt or operation.status not in DOUBT:
-            return self._goes("brings its outcome too late", IDLE)
-        if not same(self.rules.late_outcome_compares, operation.version, (operation.status, worker.attempt)):
-            return self._goes("brings the outcome of an older attempt", IDLE)
-        after = self.state.with_operation(self.step, status=status)
-        if self.rules.late_outcome_requeues and run.status in ("waiting", "needs_attention"):
-            after = after.with_run(status="queued", asks="")
-        return self._goes(f"has lost its lease, but settles its operation: {status}", IDLE, after)
-
-    def done(self) -> Iterator[Move]:
-        run, worker = self.state.run, self.worker
-        if not self._owns("commit"):
-            yield self._goes("has lost its lease", IDLE)
-            return
-        after = self.state.with_run(status="queued", seq=run.seq + 1, leased=False, crashes=0, asks="")
-        if worker.answer == "refused":
-            after = self.state.with_run(status="failed", leased=False, asks="")
-        elif after.run.seq == len(self.rules.effects):
-            after = after.with_run(status="succeeded")
-        does = f"commits step {run.seq + 1}"
-        yield self._goes(f"{does} and rings", IDLE, after._replace(rung=True), writes=True)
+        after = self.state.with_run(status="running", fence=fence, due=False)
+        known = self.state.operation(step).version
+        claimed = IDLE._replace(at="claimed", step=step, fence=fence, known=known)
+        does = f"claims step {step} with fence {fence}"
+        yield self.goes(does, claimed, after)
         if self.rules.answers_get_lost:
-            yield self._goes(f"{does}, the answer is lost", worker, after, writes=True)
+            yield self.goes(f"{does}, the answer is lost", claimed._replace(at="claiming"), after)
+            if not self.rules.renewed_by_fence:
+                unseen = claimed._replace(at="renewed unseen")
+                yield self.goes(f"{does}, the answer is lost and it gives up", unseen, after)
+
+    def claiming(self) -> Iterator[Move]:
+        """The claim is sent again, and finds its lease by its token."""
+        run = self.state.run
+        if run.status == "running" and run.fence == self.worker.fence:
+            yield self.goes("finds its lease by its token", self.read_again())
+        else:
+            yield self.loses_its_lease()
+
+    # ---- the end of the step ---------------------------------------------------------------------
+
+    def ending(self) -> Iterator[Move]:
+        """Nothing may be in doubt, and no effect without a line that asks for it (I13, I14)."""
+        cancelled = self.worker.answer == "cancelled"
+        asked = self.worker.answer != "left out"
+        later = range(self.step, len(self.rules.effects) + 1)
+        doubtful = next((step for step in later if self.state.operation(step).status in DOUBT), None)
+        if doubtful and self.rules.doubts_settled_first:
+            yield from self.settles(doubtful)
+        elif not cancelled and (orphans := self.orphans(asked=asked)):
+            yield self.dooms(f"finds effects that nobody asks for: {orphans}", "orphan", 0, self.worker.known)
+        else:
+            yield self.goes("ends its step", self.at("committing"))
+        if self.rules.children_die and not cancelled:
+            yield self.goes("hangs in the step's code", self.at("hung", told=""))
+
+    def committing(self) -> Iterator[Move]:
+        run, worker = self.state.run, self.worker
+        if not self.owns("commit"):
+            yield self.loses_its_lease()
+            return
+        if self.has_news:
+            yield self.goes("finds news, looks again", self.read_again())
+            return
+        for does, after in self._ends():
+            wrong = CANCEL_IGNORED if run.cancel and after.run.status == "succeeded" else None
+            yield self.goes(does, IDLE, after._replace(rung=True), writes=True, wrong=wrong)
+            if self.rules.answers_get_lost:
+                yield self.goes(f"{does}, the answer is lost", worker, after, writes=True, wrong=wrong)
+
+    def _ends(self) -> Iterator[tuple[str, State]]:
+        """The ways in which this step may end, and what each commits."""
+        run, answer, free = self.state.run, self.worker.answer, self.state.with_run(due=False)
+        retry = run.retries < self.rules.retries and answer in ("landed", "refused") and not run.cancel
+        if retry:
+            yield f"step {self.step} fails and is to be tried again", self._tried_again(free)
+        if answer == "cancelled" or self.honours_cancel("commit"):
+            yield "ends the run as cancelled", free.with_run(status="cancelled")
+        elif answer != "refused":
+            yield from self._advances(free)
+        elif not retry:
+            yield "fails the run", free.with_run(status="failed")
+
+    def _advances(self, free: State) -> Iterator[tuple[str, State]]:
+        run, last = self.state.run, len(self.rules.effects)
+        if self.worker.answer != "left out":
+            free = free.with_operation(self.step, line=run.line, asked_by=run.line)
+        seq = self.step if self.rules.commit_names_seq else run.seq + 1
+        after = free.with_run(status="succeeded" if seq >= last else "queued", seq=min(seq, last), crashes=0)
+        yield f"commits step {run.seq + 1}", after
+        if run.line and seq < last:
+            yield f"ends the run with step {self.step} this time", after.with_run(status="succeeded")
+
+    def _tried_again(self, free: State) -> State:
+        """Only what the step ended on, and only if it failed, is set back (I5)."""
+        run = self.state.run
+        waiting = free.with_run(status="waiting", waits_for=0, retries=run.retries + 1)
+        if self.operation.status == "failed" or (self.operation.status in SETTLED and not self.rules.retry_compares):
+            return waiting.with_operation(self.step, status="pending", horizon_passed=False)
+        return waiting
+
+    # ---- the end without a checkpoint ------------------------------------------------------------
+
+    def doomed(self) -> Iterator[Move]:
+        """Give the run back, with what it waits for; whatever came in meanwhile makes it look again (I9)."""
+        worker, free = self.worker, self.state.with_run(due=False)
+        if not self.owns("commit"):
+            yield self.loses_its_lease()
+        elif self.has_news:
+            yield self.goes(
+                "gives the run back, since there is news",
+                IDLE,
+                free.with_run(status="queued")._replace(rung=True),
+                writes=True,
+            )
+        elif worker.told in ("horizon", "back-off"):
+            waits_for = worker.target if worker.told == "horizon" else 0
+            waiting = free.with_run(status="waiting", waits_for=waits_for)
+            yield self.goes(f"waits ({worker.told})", IDLE, waiting, writes=True)
+        else:
+            yield self.goes(f"asks a person ({worker.told})", IDLE, self._asked(free), writes=True)
+
+    def _asked(self, free: State) -> State:
+        asked = free.with_run(status="needs_attention")
+        if self.worker.told == "unknown":
+            target = self.worker.target
+            if asked.operation(target).version == ("executing", self.worker.known[1]):
+                asked = asked.with_operation(target, status="unknown")
+            return asked.with_operation(target, question="unknown")
+        for step in self.orphans(asked=self.worker.answer != "left out"):
+            asked = asked.with_operation(step, question="orphan")
+        return asked
+
+
+def lease_ended(state: State, max_crashes: int) -> State:
+    """The lease of the run ended without its owner's word: it is queued, or parked after its last crash."""
+    crashes = state.run.crashes + 1
+    if crashes < max_crashes:
+        return state._replace(rung=True).with_run(status="queued", crashes=crashes, due=False)
+    return state.with_run(status="needs_attention", crashes=crashes, asks=True, due=False)

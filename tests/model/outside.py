@@ -1,11 +1,12 @@
-"""Everything that happens without a worker: broker, clock, vendor, and persons who answer."""
+"""What happens without a worker: broker, clock, vendor, and who enqueues."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .rules import Rules, same
-from .state import DOUBT, Move, State
+from .kinds import OVERWRITTEN
+from .rules import Rules
+from .state import DOUBT, Move, State, Worker
 
 
 class Outside:
@@ -15,6 +16,8 @@ class Outside:
         self.rules = rules
 
     def moves(self, state: State) -> Iterator[Move]:
+        if state.enqueuing:
+            yield from self.enqueue(state)
         yield from self.broker(state)
         yield from self.lease(state)
         for step, effect in enumerate(self.rules.effects, 1):
@@ -24,7 +27,18 @@ class Outside:
                 yield from self.key(state, step)
             if self.rules.view_lags and state.vendor(step).effects and not state.vendor(step).visible:
                 yield Move(f"effect {step} becomes visible", state.with_vendor(step, visible=True))
-        yield from self.persons(state)
+
+    def enqueue(self, state: State) -> Iterator[Move]:
+        """The run's id is the caller's: asking again after a lost answer finds the run."""
+        heard = state._replace(enqueuing=False)
+        if not state.run.status:
+            made = state.with_run(status="queued")
+            yield Move("the run is made, its doorbell rung", made._replace(enqueuing=False, rung=True))
+            yield Move("the run is made, the answer is lost", made)
+        elif self.rules.enqueued_by_id:
+            yield Move("who enqueues asks again, finds his run and rings", heard._replace(rung=True))
+        else:
+            yield Move("who enqueues asks again", heard._replace(runs=2))
 
     def broker(self, state: State) -> Iterator[Move]:
         """Doorbells get lost, and delivered again."""
@@ -33,23 +47,28 @@ class Outside:
         elif state.run.status == "queued" and state.run.fence:
             yield Move("the broker redelivers a doorbell", state._replace(rung=True), luck=True)
 
-    # ---- clock ---------------------------------------------------------------------------------
+    # ---- clock -----------------------------------------------------------------------------------
 
     def lease(self, state: State) -> Iterator[Move]:
+        """A date passes: of a lease, or of a queued run that is to be rung for again."""
         run = state.run
-        if run.status != "running" or not run.leased:
+        if run.due:
             return
-        renewed_for_ever = any(
-            worker.fence == run.fence
-            and ((worker.at == "hung" and not self.rules.step_timeout) or worker.at == "claimed unseen")
-            for worker in state.workers
-        )
-        if not renewed_for_ever:
-            yield Move("the lease runs out", state.with_run(leased=False))
+        if run.status == "queued" and self.rules.two_sweepers:
+            yield Move("it is time to ring again", state.with_run(due=True))
+        elif run.status == "running" and not any(self._renews_for_ever(state, worker) for worker in state.workers):
+            yield Move("the lease runs out", state.with_run(due=True))
+
+    def _renews_for_ever(self, state: State, worker: Worker) -> bool:
+        if worker.fence != state.run.fence:
+            return False
+        killed = self.rules.step_timeout or (worker.told == "call" and self.rules.deadline_kill)
+        return worker.at == "renewed unseen" or (worker.at == "hung" and not killed)
 
     def horizon(self, state: State, step: int) -> Iterator[Move]:
         operation = state.operation(step)
-        if operation.status not in DOUBT or operation.horizon_passed or self._still_to_land(state, step):
+        counts = operation.status in DOUBT or (operation.status == "pending" and self.rules.repeated_waits)
+        if not counts or operation.horizon_passed or self._still_to_land(state, step):
             return
         passed = state.with_operation(step, horizon_passed=True)
         yield Move(f"the horizon of operation {step} passes", self._deadlines_pass(passed, step))
@@ -65,75 +84,55 @@ class Outside:
 
     def _still_to_land(self, state: State, step: int) -> bool:
         """Whether our two assumptions about time keep the horizon from passing."""
-        waiting = self.rules.requests_land_in_time and state.vendor(step).in_the_air
-        sending = self.rules.never_frozen and any(w.at == "checked" and w.step == step for w in state.workers)
-        return bool(waiting or sending)
+        if self.rules.requests_land_in_time and state.vendor(step).in_the_air:
+            return True
+        frozen = self.rules.frozen
+        if frozen == "a host" or (frozen == "a child" and not self.rules.deadline_kill):
+            return False
+        return any(w.at == "checked" and w.step == step for w in state.workers)
 
     def _deadlines_pass(self, state: State, step: int) -> State:
-        workers = (
-            w._replace(late=True) if w.step == step and w.attempt and w.at in ("intended", "claimed") else w
-            for w in state.workers
+        late = ("intended", "unheard", "checked") if self.rules.vendor == "refuses late" else ("intended", "unheard")
+        workers = tuple(
+            w._replace(late=True) if w.step == step and w.attempt and w.at in late else w for w in state.workers
         )
-        return state._replace(workers=tuple(workers))
+        if self.rules.vendor == "refuses late":
+            air = tuple((attempt, True) for attempt, _ in state.vendor(step).in_the_air)
+            state = state.with_vendor(step, in_the_air=air)
+        return state._replace(workers=workers)
 
-    # ---- vendor --------------------------------------------------------------------------------
+    # ---- vendor ----------------------------------------------------------------------------------
 
     def requests(self, state: State, step: int, effect: str) -> Iterator[Move]:
         """A request is lost, refused or lands; then its answer is lost or reaches who still waits for it."""
         vendor = state.vendor(step)
-        for attempt in vendor.in_the_air:
+        for request in vendor.in_the_air:
+            attempt, late = request
             name = f"request {step}.{attempt}"
-            gone = state.with_vendor(step, in_the_air=tuple(a for a in vendor.in_the_air if a != attempt))
+            gone = state.with_vendor(step, in_the_air=tuple(r for r in vendor.in_the_air if r != request))
             yield Move(f"{name} is lost", gone)
-            ends = [("refused", gone)]
-            if attempt > vendor.voided or not attempt:
+            # Who keeps references unique says of a second request that there is one, which is no refusal.
+            unique = vendor.effects and self.rules.vendor == "keeps references unique"
+            ends = [] if unique else [("refused", gone)]
+            if (attempt > vendor.voided or not attempt) and not (late and self.rules.vendor == "refuses late"):
                 ends.append(("landed", self._land(gone, step, effect)))
             for answer, after in ends:
-                yield Move(f"{name} {answer}, the answer is lost", after)
+                wrong = OVERWRITTEN if answer == "landed" and self._is_old(state, step) else None
+                yield Move(f"{name} {answer}, the answer is lost", after, wrong=wrong)
                 for index, worker in enumerate(after.workers):
                     if worker.at == "sent" and (worker.step, worker.attempt) == (step, attempt):
                         answered = worker._replace(at="answered", answer=answer)
                         hears = f"fence {worker.fence}: hears that {name} {answer}"
-                        yield Move(hears, after.with_worker(index, answered))
+                        yield Move(hears, after.with_worker(index, answered), wrong=wrong)
+
+    def _is_old(self, state: State, step: int) -> bool:
+        return self.rules.one_resource and any(vendor.effects for vendor in state.vendors[step:])
 
     def _land(self, state: State, step: int, effect: str) -> State:
         vendor = state.vendor(step)
         if effect == "keyed" and vendor.key == "known":
             return state
+        if vendor.effects and self.rules.vendor == "keeps references unique":
+            return state
         happened = state.with_vendor(step, effects=min(2, vendor.effects + 1), visible=not self.rules.view_lags)
         return happened.with_vendor(step, key="known") if effect == "keyed" else happened
-
-    # ---- persons -------------------------------------------------------------------------------
-
-    def persons(self, state: State) -> Iterator[Move]:
-        """A look at the world and the answer to it are two moments; two persons may be at it."""
-        step, run = state.next_step, state.run
-        operation = state.operation(step)
-        if run.asks == "crashes":
-            yield Move("a person retries the run", state.with_run(status="queued", crashes=0, asks=""))
-        if run.asks == "unknown" and operation.status == "unknown" and len(state.answers) < 2:
-            happened = state.vendor(step).effects > 0
-            seen = tuple(sorted((*state.answers, (step, happened, operation.attempts))))
-            looked = state._replace(answers=seen)
-            if self.rules.vendor_voids and not happened:
-                looked = looked.with_vendor(step, voided=operation.attempts)
-            yield Move(f"a person finds that effect {step} {_happened(happened)}", looked)
-        for answer in sorted(set(state.answers)):
-            yield self._answer(state, answer)
-
-    def _answer(self, state: State, answer: tuple[int, bool, int]) -> Move:
-        step, happened, attempts = answer
-        rest = list(state.answers)
-        rest.remove(answer)
-        after = state._replace(answers=tuple(rest))
-        name = f"a person's answer, that effect {step} {_happened(happened)},"
-        current = state.operation(step)
-        stands = same(self.rules.answer_compares, current.version, ("unknown", attempts))
-        if state.run.status not in ("waiting", "needs_attention") or not stands:
-            return Move(f"{name} comes too late", after)
-        after = after.with_operation(step, status="succeeded" if happened else "pending")
-        return Move(f"{name} is written", after.with_run(status="queued", asks=""))
-
-
-def _happened(happened: bool) -> str:
-    return "happened" if happened else "did not happen"

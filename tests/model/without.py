@@ -1,0 +1,247 @@
+"""The protocol without one of its parts: what goes wrong, and where another part stands for it."""
+
+from __future__ import annotations
+
+from .kinds import (
+    CANCEL_IGNORED,
+    COPIES,
+    DENIED,
+    DOUBLED,
+    INVENTED,
+    LEFT_IN_DOUBT,
+    ORPHANED,
+    OVERWRITTEN,
+    RETURNED,
+    REWRITTEN,
+    SKIPPED,
+    TWO_RUNS,
+    ZOMBIE,
+)
+from .rules import ALL
+from .variation import KEYED, MANUAL, PROBED, REPEATABLE, SAFE, STUCK, TRANSACTIONAL, but
+
+WITHOUT = [
+    # I3
+    but("no intent before the body, probed", DOUBLED, PROBED, intent_first=False),
+    but("no intent before the body, manual", DOUBLED, MANUAL, intent_first=False),
+    but("no intent before the body, keyed", DENIED, KEYED, intent_first=False),
+    # I2, the WHERE of the fence
+    but("the intent without its fence", ZOMBIE, PROBED, fenced=ALL - {"intent"}),
+    but("the outcome without its fence", ZOMBIE, PROBED, fenced=ALL - {"outcome"}),
+    but("the commit without its fence", ZOMBIE, PROBED, fenced=ALL - {"commit"}),
+    but("the commit without its fence, past the zombie's write", RETURNED, PROBED, ZOMBIE, fenced=ALL - {"commit"}),
+    but("no statement with its fence", ZOMBIE, PROBED, fenced=frozenset()),
+    but("the intent looks at the run, but does not lock it", ZOMBIE, PROBED, intent_locks_run=False),
+    but(
+        "no status and seq beside the fence", ZOMBIE, TRANSACTIONAL * 2, position_in_where=False, answers_get_lost=True
+    ),
+    but(
+        "no status and seq beside the fence, past the zombie's write",
+        RETURNED,
+        TRANSACTIONAL * 2,
+        ZOMBIE,
+        position_in_where=False,
+        answers_get_lost=True,
+    ),
+    but(
+        "no status and seq beside the fence, and a commit that counts up, retried",
+        SKIPPED,
+        TRANSACTIONAL * 2,
+        ZOMBIE,
+        position_in_where=False,
+        commit_names_seq=False,
+        answers_get_lost=True,
+    ),
+    but("a late outcome does not requeue the run", STUCK, MANUAL, late_outcome_requeues=False),
+    # I14, the compare-and-set
+    but(
+        "the owner's writes compare nothing and count no wake-ups, keyed",
+        REWRITTEN,
+        KEYED,
+        owner_compares="nothing",
+        wakeups_counted=False,
+    ),
+    but("the owner's writes compare nothing, probed", REWRITTEN, PROBED, owner_compares="nothing"),
+    but("a late outcome names no attempt, probed", DENIED, PROBED, late_outcome_compares="status"),
+    but("a late outcome names no attempt, manual", DENIED, MANUAL, late_outcome_compares="status"),
+    but("a person's answer compares nothing", REWRITTEN, MANUAL, answer_compares="nothing"),
+    but("a person's answer names no attempt", DOUBLED, MANUAL, answer_compares="status", max_fence=4),
+    but("a reconciling probe's answer compares nothing", REWRITTEN, PROBED, answer_compares="nothing", reconciler=True),
+    but(
+        "a reconciling probe's answer names no attempt",
+        DOUBLED,
+        PROBED,
+        answer_compares="status",
+        reconciler=True,
+        max_fence=4,
+        only_in_full=True,
+    ),
+    # I6, I15 and section 4: doubt
+    but("no horizon, probed", DOUBLED, PROBED, horizon=False),
+    but("no horizon, manual", DOUBLED, MANUAL, horizon=False),
+    but("a body may start past its deadline, probed", DOUBLED, PROBED, last_look="nothing"),
+    but("a body may start past its deadline, manual", DOUBLED, MANUAL, last_look="nothing"),
+    but("an intent found again gets a new deadline", DOUBLED, PROBED, first_deadline_kept=False, answers_get_lost=True),
+    but("a time-out counts as a failure", DENIED, PROBED, ambiguous_end="failure"),
+    but("a time-out counts as a success", INVENTED, PROBED, ambiguous_end="success"),
+    but("the step's code sees a doubt and goes on", SKIPPED, PROBED, doomed=False),
+    but(
+        "the step's code sees a doubt and goes on, and the commit does not look",
+        LEFT_IN_DOUBT,
+        PROBED,
+        SKIPPED,
+        doomed=False,
+        doubts_settled_first=False,
+    ),
+    but("a commit does not look for doubts", LEFT_IN_DOUBT, MANUAL, doubts_settled_first=False, bodies_vary=True),
+    but("a commit does not look for orphans", ORPHANED, MANUAL, orphans_asked_about=False, bodies_vary=True),
+    but("a key is used after its life", DOUBLED, KEYED, keys_expire=True, key_lifetime=False),
+    but("a lagging vendor's empty answer is believed", DOUBLED, PROBED, view_lags=True, visible_after=False),
+    but('"refused" speaks for earlier requests too', DENIED, KEYED, refused_with_care=False),
+    but(
+        "a frozen child is not killed at its deadline",
+        DOUBLED,
+        MANUAL,
+        frozen="a child",
+        deadline_kill=False,
+        children_die=True,
+    ),
+    # I4, I12
+    but(
+        "a new line makes new operations",
+        DOUBLED,
+        TRANSACTIONAL * 2,
+        operations_outlive_lines=False,
+        falls_back=True,
+        bodies_vary=True,
+        max_fence=5,
+    ),
+    # I5
+    but("a step's retry sets back what succeeded", REWRITTEN, MANUAL, retry_compares=False, retries=1),
+    but(
+        "a retry does not wait for an old copy",
+        OVERWRITTEN,
+        REPEATABLE * 2,
+        retry_waits=False,
+        repeated_waits=True,
+        one_resource=True,
+        retries=1,
+    ),
+    # cancel
+    but("a cancel ends a run at once", LEFT_IN_DOUBT, MANUAL, cancel_waits=False, cancels=True),
+    but(
+        "an intent does not look for a cancel",
+        CANCEL_IGNORED,
+        MANUAL,
+        cancel_honoured=frozenset({"commit"}),
+        cancels=True,
+    ),
+    but(
+        "a commit does not look for a cancel",
+        CANCEL_IGNORED,
+        MANUAL,
+        cancel_honoured=frozenset({"intent"}),
+        cancels=True,
+    ),
+    but("a person ends a run that has a doubt", LEFT_IN_DOUBT, MANUAL, abort_waits=False),
+    # I9
+    but("no sweeper", STUCK, TRANSACTIONAL, sweeper=False),
+    but("a wait does not count the wake-ups it saw", STUCK, MANUAL, wakeups_counted=False),
+    but("leases of a hung child are renewed for ever", STUCK, TRANSACTIONAL, step_timeout=False, children_die=True),
+    but("leases are renewed by the owner's name", STUCK, TRANSACTIONAL, renewed_by_fence=False, answers_get_lost=True),
+    but("a heartbeat names no status", ZOMBIE, MANUAL, heartbeat_names_status=False, heartbeats=True),
+    but(
+        "a dead child's lease is given back by the run's id alone",
+        ZOMBIE,
+        TRANSACTIONAL,
+        given_back_by_token=False,
+        children_die=True,
+    ),
+    but(
+        "a sweeper writes due_at without the status it expects",
+        COPIES,
+        TRANSACTIONAL,
+        sweep_compares="nothing",
+        two_sweepers=True,
+    ),
+    but(
+        "a sweeper writes due_at without the status it expects, past its copies",
+        RETURNED,
+        TRANSACTIONAL,
+        COPIES,
+        sweep_compares="nothing",
+        two_sweepers=True,
+    ),
+    but(
+        "a sweeper writes due_at without the date it expects",
+        COPIES,
+        TRANSACTIONAL,
+        sweep_compares="status",
+        two_sweepers=True,
+    ),
+    # M11
+    but("an enqueue names no run", TWO_RUNS, TRANSACTIONAL, enqueued_by_id=False, from_enqueue=True),
+]
+"""A protection taken out, or weakened, alone; two where one hides behind the other."""
+
+SURVIVED = [
+    but(
+        "the intent without its fence, past the zombie's write",
+        SAFE,
+        PROBED,
+        ZOMBIE,
+        fenced=ALL - {"intent"},
+        only_in_full=True,
+    ),
+    but(
+        "the intent does not lock the run, past the zombie's write",
+        SAFE,
+        PROBED,
+        ZOMBIE,
+        intent_locks_run=False,
+        only_in_full=True,
+    ),
+    but(
+        "the outcome without its fence, past the zombie's write",
+        SAFE,
+        PROBED,
+        ZOMBIE,
+        fenced=ALL - {"outcome"},
+        only_in_full=True,
+    ),
+    but("the owner's writes compare nothing, keyed", SAFE, KEYED, owner_compares="nothing", only_in_full=True),
+    but("the owner's writes count no wake-ups, keyed", SAFE, KEYED, wakeups_counted=False),
+    but(
+        "a heartbeat names no status, past its write",
+        SAFE,
+        MANUAL,
+        ZOMBIE,
+        heartbeat_names_status=False,
+        heartbeats=True,
+    ),
+    but(
+        "a dead child's lease is given back by the run's id alone, past its write",
+        SAFE,
+        TRANSACTIONAL,
+        ZOMBIE,
+        given_back_by_token=False,
+        children_die=True,
+    ),
+    but("the step's code sees a doubt and goes on, past what it skips", SAFE, PROBED, SKIPPED, doomed=False),
+    but(
+        "a hung call outlasts its deadline, on a host that is not frozen",
+        SAFE,
+        MANUAL,
+        deadline_kill=False,
+        children_die=True,
+    ),
+    but("a commit that counts up", SAFE, TRANSACTIONAL * 2, commit_names_seq=False, answers_get_lost=True),
+    but(
+        "a late outcome does not requeue the run, which has a probe beside it",
+        SAFE,
+        PROBED,
+        late_outcome_requeues=False,
+        reconciler=True,
+    ),
+]
+"""What stays right although a part is missing, since another part is there: each says which part it is."""
