@@ -61,4 +61,3 @@ class CannotTell:
 
 
 Answer = Happened | NotHappened | AskAgain | PartlyHappened | CannotTell
-ANSWERS = (Happened, NotHappened, AskAgain, PartlyHappened, CannotTell)

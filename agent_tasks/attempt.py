@@ -200,7 +200,8 @@ class Attempt:
         """
         identity = arguments if tool.identity is None else {name: arguments[name] for name in tool.identity}
         try:
-            encoded, digest = codec.dumps(arguments), codec.digest(identity)
+            with outside_run():
+                encoded, digest = codec.dumps(arguments), codec.digest(identity)
         except CheckpointError as error:
             raise ArgumentsNotStorable(
                 f"run {self.run_id!r}: the arguments of tool {tool.name!r} cannot be stored, so nothing was sent: {error}"
@@ -314,6 +315,16 @@ def working_for(attempt: Attempt) -> Iterator[None]:
         yield
     finally:
         _bodies.reset(bodies)
+        _current.reset(current)
+
+
+@contextmanager
+def outside_run() -> Iterator[None]:
+    """Let code that is no part of a step, such as the encoding of a value, call no tool as if it were."""
+    current = _current.set(None)
+    try:
+        yield
+    finally:
         _current.reset(current)
 
 

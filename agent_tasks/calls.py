@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from agent_tasks.attempt import outside_run
 from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step, text_of, traceback_of
 from agent_tasks.probing import ask_the_world
 from agent_tasks.putting_off import put_off
@@ -53,15 +54,18 @@ def call(attempt: Attempt, tool: Tool[..., Any], arguments: dict[str, Any]) -> A
                 return attempt.runtime.boundary.effect(tool.name, lambda: tool.run(request.unsent(attempt), arguments))
         try:
             return _until_decided(attempt, request)
-        except Exception as error:
+        except BaseException as error:
             _keep_from_step(attempt, request, error)
             raise
 
 
-def _keep_from_step(attempt: Attempt, request: Request, error: Exception) -> None:
+def _keep_from_step(attempt: Attempt, request: Request, error: BaseException) -> None:
     """Whatever went wrong on the way, the step must not take a doubt for a failure (I15)."""
     operation = attempt.known.get(request.operation_id)
-    if operation is not None and operation.status in IN_DOUBT:
+    in_doubt = operation is not None and operation.status in IN_DOUBT
+    # A kind of its own, such as the time-out of an SDK, may have come in the middle of any statement.
+    interrupted = not isinstance(error, (Exception, *CRASHES)) and request.tool.guard.effect is not Effect.READ
+    if in_doubt or interrupted:
         pause = attempt.runtime.settings.backoff_seconds(attempt.number)
         reason = f"because a call of {request.tool.name} ended in doubt ({type(error).__name__}: {text_of(error)})"
         attempt.suspend(Wait(reason, seconds=pause))
@@ -147,12 +151,20 @@ def _act(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
         return attempt.suspend(
             Ask(f"what was the result of {tool.name}?", (about(Question.RESULT, seen, error=seen.error),))
         )
+    if decision is Decision.ASK_SENDS:
+        return attempt.suspend(
+            Ask(
+                f"{tool.name} was sent {seen.attempts} times and did not happen: send it again?",
+                (about(Question.SENDS, seen),),
+            )
+        )
     return attempt.suspend(Ask(f"did {tool.name} happen?", (about(Question.UNKNOWN, seen),)))
 
 
 def _recorded_result(attempt: Attempt, seen: Operation) -> Any:
     try:
-        return seen.result
+        with outside_run():
+            return seen.result
     except CheckpointError as error:  # written by another release, or damaged: it happened all the same
         reason = f"the recorded result of {seen.tool} cannot be read: {error}"
         return attempt.suspend(Ask(reason, (about(Question.RESULT, seen, error=seen.error),)))
@@ -197,7 +209,8 @@ def _read(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
     try:
         with attempt.body_of(request):
             value = runtime.boundary.effect(tool.name, lambda: tool.run(request.unsent(attempt), request.arguments))
-        result = codec.dumps(value)
+        with outside_run():
+            result = codec.dumps(value)
     except CRASHES:
         raise
     except Exception as error:
@@ -245,8 +258,9 @@ def _with_intent(attempt: Attempt, request: Request, seen: Operation | None) -> 
 def _succeeded(attempt: Attempt, request: Request, operation: Operation, value: Any) -> None:
     recorder = attempt.runtime.recorder
     try:
-        result = codec.dumps(value)
-    except Exception as error:  # noqa: BLE001 - a value may do anything when it is looked at
+        with outside_run():
+            result = codec.dumps(value)
+    except BaseException as error:  # noqa: BLE001 - a value may do anything when it is looked at
         # It happened. Running the body again would make it happen again, so a person says what the result was.
         failure = describe_failure(error, request.tool)
         recorder.outcome(attempt, operation, OperationStatus.SUCCEEDED, result_missing=1, error=codec.dumps(failure))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from asyncio import CancelledError
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -141,7 +140,9 @@ class Coordinator:
             examine(attempt)
         except StepSuspended as suspended:
             return Fail(str(suspended))
-        except (*CRASHES, CancelledError) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - Celery would lose the message over it
             return Crashed(error)
         return None if attempt.doomed is None else Fail(attempt.doomed.reason)
 
@@ -203,14 +204,12 @@ class Coordinator:
         except StepSuspended as suspended:
             attempt.doomed = attempt.doomed or Lost(str(suspended))
             return Fail(str(suspended))
-        except (*CRASHES, CancelledError) as error:
+        except KeyboardInterrupt:
+            raise
+        except Exception as error:  # noqa: BLE001 - the step failed, or took its worker with it
+            return Crashed(error) if isinstance(error, CRASHES) else self._failed(attempt, error)
+        except BaseException as error:  # noqa: BLE001 - Celery would lose the message over it
             return Crashed(error)
-        except Exception as error:  # noqa: BLE001 - the step failed
-            return self._failed(attempt, error)
-        except BaseException as error:
-            if attempt.doomed is None or isinstance(error, KeyboardInterrupt):
-                raise
-            return Fail(str(error))  # a task group has wrapped the suspension in a group of exceptions
         return outcome
 
     def _outcome_of(self, attempt: Attempt, step: Step, returned: Any) -> Outcome:

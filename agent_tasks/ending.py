@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: A run that was left so may have questions for a person.
+_ASKING = (RunStatus.NEEDS_ATTENTION, RunStatus.WAITING)
+
 
 @dataclass(frozen=True)
 class Crashed:
@@ -221,7 +224,7 @@ class Ending:
             if isinstance(suspension, Cancelled) or (is_cancelled(row) and not attempt.settles_only):
                 return end_or_settle(runtime, connection, attempt)
             status = runtime.runs.suspend(connection, attempt, suspension)
-            if status is RunStatus.NEEDS_ATTENTION and isinstance(suspension, Ask):
+            if status in _ASKING:
                 for asked in suspension.questions:
                     runtime.ledger.doubt(connection, asked)
                     runtime.inbox.open(connection, attempt.run_id, asked)
@@ -231,7 +234,7 @@ class Ending:
             status = runtime.recorder.write(attempt, "suspend", work)
         except StepSuspended:
             return
-        if status is RunStatus.NEEDS_ATTENTION and isinstance(suspension, Ask):
+        if isinstance(suspension, (Ask, Wait)) and suspension.questions and status in _ASKING:
             log_attention(attempt.run_id, suspension)
             return
         if status is RunStatus.CANCELLED:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import case, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agent_tasks.errors import AnswerNotAllowed, AnswerTooLate, InboxItemNotFound, did_you_mean
 from agent_tasks.lines import ENGINE
-from agent_tasks.states import FINISHED, IN_DOUBT, REPLIES, OperationStatus, Question, Reply
+from agent_tasks.states import FINISHED, IN_DOUBT, NOT_BLOCKING, REPLIES, OperationStatus, Question, Reply, RunStatus
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from agent_tasks.runs import Runs
     from agent_tasks.schema import Tables
     from agent_tasks.suspensions import Asked
-
-#: Questions that do not hold their run.
-_NOT_BLOCKING = (Question.DOUBLED,)
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ class Inbox:
         self.runs, self.ledger = runs, ledger
 
     def open(self, connection: Connection, run_id: str, asked: Asked) -> None:
-        """Ask a question once; asking it again about the same try opens the same item again."""
+        """Ask a question once; asking it again about the same try opens the same item again, or leaves it open."""
         dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
         statement = dialect.insert(self.table).values(
             item_id=asked.item_id,
@@ -103,7 +100,9 @@ class Inbox:
                     "reply": None,
                     "replied_by": None,
                     "replied_why": None,
-                    "opened_at": self.clock.now(),
+                    "opened_at": case(
+                        (self.table.c.closed_at.is_(None), self.table.c.opened_at), else_=self.clock.now()
+                    ),
                 },
             )
         )
@@ -124,15 +123,16 @@ class Inbox:
 
     def is_blocked(self, connection: Connection, run_id: str) -> bool:
         """Tell whether a question is open that holds the run."""
-        return any(item.question not in _NOT_BLOCKING for item in self.items(connection, run_id))
+        return any(item.question not in NOT_BLOCKING for item in self.items(connection, run_id))
 
-    def withdraw(self, connection: Connection, operation_id: str) -> None:
-        """Close the question whether an operation happened, since evidence has answered it."""
+    def withdraw(self, connection: Connection, operation_id: str, why: str) -> None:
+        """Close the questions whether an operation happened or is sent again, since evidence has answered them."""
         c = self.table.c
+        answered = c.question.in_([Question.UNKNOWN, Question.SENDS])
         connection.execute(
             update(self.table)
-            .where(c.operation_id == operation_id, c.question == Question.UNKNOWN, c.closed_at.is_(None))
-            .values(closed_at=self.clock.now(), replied_by="evidence", replied_why="a late outcome settled it")
+            .where(c.operation_id == operation_id, answered, c.closed_at.is_(None))
+            .values(closed_at=self.clock.now(), replied_by="evidence", replied_why=why)
         )
 
     def close_all(
@@ -150,7 +150,7 @@ class Inbox:
         """
         c = self.table.c
         for item in self.items(connection, run_id):
-            if item.question in (*_NOT_BLOCKING, but):
+            if item.question in (*NOT_BLOCKING, but):
                 continue
             connection.execute(
                 update(self.table)
@@ -230,7 +230,10 @@ class Inbox:
         if reply is Reply.ABORT:
             self._abort(connection, run_id, item, who, why)
             return run_id, False
-        return run_id, not self.is_blocked(connection, run_id) and self.runs.resume(connection, run_id)
+        was = [RunStatus.NEEDS_ATTENTION]
+        if item.question is Question.UNKNOWN:  # which may be asked beside a wait for the probe
+            was.append(RunStatus.WAITING)
+        return run_id, not self.is_blocked(connection, run_id) and self.runs.resume(connection, run_id, was=was)
 
     def audit(
         self, connection: Connection, run_id: str, operation_id: str | None, who: str, what: str, why: str
@@ -273,7 +276,7 @@ class Inbox:
         why: str,
         result: bytes | None,
     ) -> None:
-        if item.operation_id is None or item.question in (Question.CONFLICT, Question.DOUBLED):
+        if item.operation_id is None or item.question in (Question.CONFLICT, *NOT_BLOCKING):
             return  # the reply itself is what the run, or the reader, looks for
         operation = self.ledger.find(connection, item.operation_id)
         if operation is None or operation.attempts != row["attempts"]:
@@ -293,6 +296,8 @@ class Inbox:
                 error=None,
                 **signed,
             )
+        elif item.question is Question.SENDS:
+            settled = self.ledger.settle(connection, operation, from_=(OperationStatus.PENDING,), **signed)
         elif reply is Reply.HAPPENED:
             settled = self.ledger.settle(
                 connection,

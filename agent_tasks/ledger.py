@@ -131,6 +131,8 @@ class Ledger:
                 attempts=seen.attempts + 1,
                 unsettled=earlier,
                 ask_at=None,
+                resolved_by=None,
+                resolved_why=None,
                 effect=request.tool.guard.effect,
                 args=request.encoded,
                 args_digest=request.digest,
@@ -235,11 +237,18 @@ class Ledger:
         )
 
     def add_evidence(self, connection: Connection, operation_id: str, **fact: Any) -> None:
-        """Keep a fact about an operation; the caller holds the run's row, so that no other fact is overwritten."""
+        """Keep a fact about an operation; the caller holds the run's row, so that no other fact is overwritten.
+
+        The same fact again is counted, since a probe may be asked for months.
+        """
         found = self.find(connection, operation_id)
         if found is None:
             return
-        facts = [*found.evidence, {"at": found.row["now"], **fact}]
+        facts, now = found.evidence, found.row["now"]
+        if facts and fact.items() <= facts[-1].items():
+            facts[-1].update(times=facts[-1].get("times", 1) + 1, last_at=now)
+        else:
+            facts.append({"at": now, **fact})
         statement = update(self.table).where(self.table.c.operation_id == operation_id)
         connection.execute(statement.values(evidence=codec.dumps(facts)))
 

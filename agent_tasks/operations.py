@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 #: What of a vendor's words is kept, in characters.
 MAX_SAID = 4000
 
+#: An exception's arguments are kept up to so many bytes; a client may put a whole answer there.
+MAX_ARGS_BYTES = 64 * 1024
+
+#: Who settled an operation where a probe did; a person gives a reason, too.
+PROBE = "probe"
+
 #: These end a process and say nothing about a tool, so they are no failure of it: the step's lease ends instead.
 CRASHES = (MemoryError, SystemExit)
 
@@ -122,6 +128,7 @@ class Operation:
             may_ask=row["ask_at"] is None or row["ask_at"] <= now,
             key_lives=row["first_started_at"] is None or row["first_started_at"] + life_us - now > timeout_us,
             result_missing=bool(row["result_missing"]),
+            probe_said_no=row["resolved_by"] == PROBE and row["resolved_why"] is None,
         )
 
 
@@ -129,7 +136,7 @@ def text_of(said: object) -> str:
     """Return what an exception or an answer says, as a text that every database stores; it may come from anywhere."""
     try:
         text = str(said)
-    except Exception:  # noqa: BLE001 - what cannot be said must not hide that it was said
+    except BaseException:  # noqa: BLE001 - what cannot be said must not hide that it was said
         return f"<{type(said).__qualname__} without a text>"
     return text[:MAX_SAID].encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
@@ -138,7 +145,7 @@ def traceback_of(error: BaseException) -> str:
     """Return the traceback of an exception as a text that every database stores; of a long one, its end."""
     try:
         text = "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001 - an exception may do anything when it is looked at
+    except BaseException:  # noqa: BLE001 - an exception may do anything when it is looked at
         text = f"{name_of(error)}: {text_of(error)}"
     return text_of(text[-MAX_SAID:])
 
@@ -157,8 +164,9 @@ def describe_failure(error: BaseException, tool: Tool[..., Any]) -> dict[str, An
         seen_as = f"builtin:{type(error).__name__}"
     try:
         args: tuple[Any, ...] | None = tuple(error.args)
-        codec.dumps(args)
-    except Exception:  # noqa: BLE001 - an argument that cannot be stored must not hide the failure
+        if len(codec.dumps(args)) > MAX_ARGS_BYTES:
+            args = None
+    except BaseException:  # noqa: BLE001 - an argument that cannot be stored must not hide the failure
         args = None
     failure = {"type": name_of(error), "text": text_of(error), "as": seen_as, "args": args}
     if isinstance(failure_seen_by_step(failure, tool), ToolFailed):

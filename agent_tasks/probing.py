@@ -7,7 +7,8 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from agent_tasks.answers import ANSWERS, Answer, AskAgain, CannotTell, Happened, NotHappened, PartlyHappened
+from agent_tasks.answers import Answer, AskAgain, CannotTell, Happened, NotHappened, PartlyHappened
+from agent_tasks.attempt import outside_run
 from agent_tasks.clock import microseconds
 from agent_tasks.operations import describe_failure, text_of
 from agent_tasks.schema import MAX_EXTERNAL_ID_LENGTH
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from agent_tasks.attempt import Attempt
     from agent_tasks.operations import Operation
     from agent_tasks.tools import Tool
+
+#: A probe that said so often that it cannot tell yet goes on being asked, and a person may answer before it does.
+MAX_PUT_OFFS = 8
 
 #: A probe that names a later date is asked then; nobody's calendar is trusted beyond it.
 LONGEST_WAIT = timedelta(days=365)
@@ -39,18 +43,29 @@ def ask_the_world(attempt: Attempt, tool: Tool[..., Any], operation: Operation) 
     elif isinstance(answer, NotHappened):
         recorder.answer(attempt, operation, "not happened", settles=OperationStatus.PENDING, unsettled=0, ask_at=None)
     elif isinstance(answer, AskAgain):
-        ask_at = operation.now() + min(max(microseconds(answer.after), 0), microseconds(LONGEST_WAIT))
-        if recorder.answer(attempt, operation, f"ask again after {answer.after}", ask_at=ask_at):
-            attempt.suspend(Wait(f"until the probe of {tool.name} may be asked again", until=ask_at))
+        _ask_again(attempt, tool, operation, answer)
     else:
         said = (
-            f"partly happened: {text_of(answer.evidence)}"
+            f"partly happened: {answer.evidence}"
             if isinstance(answer, PartlyHappened)
-            else f"cannot tell: {text_of(answer.reason)}"
+            else f"cannot tell: {answer.reason}"
         )
         if recorder.answer(attempt, operation, said, settles=OperationStatus.UNKNOWN):
             question = about(Question.UNKNOWN, operation, probe=said)
             attempt.suspend(Ask(f"did {tool.name} happen? Its probe says: {said}", (question,)))
+
+
+def _ask_again(attempt: Attempt, tool: Tool[..., Any], operation: Operation, answer: AskAgain) -> None:
+    ask_at = operation.now() + min(max(microseconds(answer.after), 0), microseconds(LONGEST_WAIT))
+    if not attempt.runtime.recorder.answer(attempt, operation, "ask again", ask_at=ask_at):
+        return
+    times = attempt.known[operation.operation_id].evidence[-1].get("times", 1)
+    reason = f"until the probe of {tool.name} may be asked again"
+    if times < MAX_PUT_OFFS:
+        attempt.suspend(Wait(reason, until=ask_at))
+    said = f"ask again ({times} times)"
+    question = about(Question.UNKNOWN, operation, probe=said)
+    attempt.suspend(Wait(f"{reason}, or for a person; it has said: {said}", until=ask_at, questions=(question,)))
 
 
 def _once_visible(tool: Tool[..., Any], operation: Operation) -> AskAgain | None:
@@ -63,8 +78,9 @@ def _once_visible(tool: Tool[..., Any], operation: Operation) -> AskAgain | None
 def _happened(attempt: Attempt, tool: Tool[..., Any], operation: Operation, answer: Happened) -> None:
     recorder = attempt.runtime.recorder
     try:
-        result = codec.dumps(answer.result)
-    except Exception as error:  # noqa: BLE001 - a value may do anything when it is looked at
+        with outside_run():
+            result = codec.dumps(answer.result)
+    except BaseException as error:  # noqa: BLE001 - a value may do anything when it is looked at
         failure = codec.dumps(describe_failure(error, tool))
         recorder.answer(
             attempt,
@@ -81,7 +97,7 @@ def _happened(attempt: Attempt, tool: Tool[..., Any], operation: Operation, answ
         "happened",
         settles=OperationStatus.SUCCEEDED,
         result=result,
-        external_id=None if answer.external_id is None else text_of(answer.external_id)[:MAX_EXTERNAL_ID_LENGTH],
+        external_id=answer.external_id,
         unsettled=0,
     )
 
@@ -104,11 +120,24 @@ def run_probe(tool: Tool[..., Any], operation: Operation) -> Answer:
 def _guarded(tool: Tool[..., Any], operation: Operation) -> Answer:
     assert tool.probe_body is not None  # noqa: S101 - run_probe looked
     try:
-        answer = tool.probe_body(operation)
+        return _plain(tool.probe_body(operation))
     except BaseException as error:  # noqa: BLE001 - whatever it was, nobody knows more than before
         return CannotTell(f"the probe raised {type(error).__name__}: {text_of(error)}")
-    if not isinstance(answer, ANSWERS):
-        return CannotTell(f"the probe returned {reprlib.repr(answer)}, which is no answer")
-    if isinstance(answer, AskAgain) and not isinstance(answer.after, timedelta):
+
+
+def _plain(answer: Any) -> Answer:
+    """Return an answer as one of ours, since a probe's own class may do anything when it is looked at."""
+    if isinstance(answer, Happened):
+        named = None if answer.external_id is None else text_of(answer.external_id)[:MAX_EXTERNAL_ID_LENGTH]
+        return Happened(answer.result, named)
+    if isinstance(answer, NotHappened):
+        return NotHappened()
+    if isinstance(answer, AskAgain):
+        if isinstance(answer.after, timedelta):
+            return AskAgain(answer.after)
         return CannotTell("the probe returned AskAgain whose after= is no timedelta")
-    return answer
+    if isinstance(answer, PartlyHappened):
+        return PartlyHappened(text_of(answer.evidence))
+    if isinstance(answer, CannotTell):
+        return CannotTell(text_of(answer.reason))
+    return CannotTell(f"the probe returned {reprlib.repr(answer)}, which is no answer")

@@ -9,6 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from agent_tasks.clock import microseconds
 from agent_tasks.errors import AgentTasksError, LedgerUnavailable
+from agent_tasks.operations import PROBE, text_of
 from agent_tasks.runs import is_cancelled
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply, RunStatus
 from agent_tasks.suspensions import Lost, about
@@ -85,8 +86,9 @@ class Recorder:
 
         try:
             owns, operation = self.write(attempt, "intent", work)
-        except Exception as error:  # noqa: BLE001 - a time limit, say: the intent may be committed all the same
-            attempt.suspend(Lost(f"the intent of {request.tool.name} was interrupted: {type(error).__name__}: {error}"))
+        except BaseException as error:  # noqa: BLE001 - a time limit, say: the intent may be committed all the same
+            said = f"{type(error).__name__}: {text_of(error)}"
+            attempt.suspend(Lost(f"the intent of {request.tool.name} was interrupted: {said}"))
         if not owns:
             attempt.suspend(Lost(f"the lease was lost before {request.tool.name} began"))
         if operation is None:
@@ -157,8 +159,8 @@ class Recorder:
 
         try:
             owns = self.write(attempt, "outcome", work)
-        except Exception as error:  # noqa: BLE001 - the step must not take it for what the tool raised (I15)
-            attempt.suspend(Lost(f"the outcome of {operation.tool} could not be written: {error}"))
+        except BaseException as error:  # noqa: BLE001 - the step must not take it for what the tool raised (I15)
+            attempt.suspend(Lost(f"the outcome of {operation.tool} could not be written: {text_of(error)}"))
         if woke:
             runtime.ring(attempt.run_id)
         if not owns:
@@ -207,14 +209,15 @@ class Recorder:
         # A row set back to pending at this very request was not sent again yet: its success still counts.
         from_ = {*IN_DOUBT, OperationStatus.PENDING} if status is OperationStatus.SUCCEEDED else IN_DOUBT
         if ledger.settle(connection, operation, from_=from_, fence=attempt.fence, status=status, **values):
-            self.runtime.inbox.withdraw(connection, operation.operation_id)
+            self.runtime.inbox.withdraw(connection, operation.operation_id, "a late outcome settled it")
             was = [RunStatus.WAITING]
             if not self.runtime.inbox.is_blocked(connection, attempt.run_id):
                 was.append(RunStatus.NEEDS_ATTENTION)
             return runs.wake(connection, attempt.run_id, was=was)
         found = ledger.find(connection, operation.operation_id)
-        if status is OperationStatus.SUCCEEDED and found is not None and _is_contradicted(found, attempt, operation):
-            self.runtime.inbox.open(connection, attempt.run_id, about(Question.DOUBLED, operation))
+        told = None if found is None else _contradiction(found, attempt, operation, status)
+        if told is not None:
+            self.runtime.inbox.open(connection, attempt.run_id, about(told, operation))
         return False
 
     def never_sent(self, attempt: Attempt, operation: Operation) -> None:
@@ -245,9 +248,12 @@ class Recorder:
                 connection, operation.operation_id, what="probe", said=said, attempt=operation.attempts
             )
             if settles is not None:
-                values.update(status=settles, resolved_by="probe")
+                values.update(status=settles, resolved_by=PROBE, resolved_why=None)
             fence = attempt.fence if settles is not None else None
-            return True, runtime.ledger.settle(connection, operation, from_=IN_DOUBT, fence=fence, **values)
+            settled = runtime.ledger.settle(connection, operation, from_=IN_DOUBT, fence=fence, **values)
+            if settled and settles is not None:  # a person may have been asked, and need not answer any more
+                runtime.inbox.withdraw(connection, operation.operation_id, "its probe answered")
+            return True, settled
 
         owns, settled = self.write(attempt, "answer", work)
         if not owns:
@@ -262,8 +268,18 @@ class Recorder:
         )
 
 
-def _is_contradicted(found: Operation, attempt: Attempt, operation: Operation) -> bool:
-    """Tell whether the late success of a request makes what the ledger says about its operation wrong."""
+def _contradiction(
+    found: Operation, attempt: Attempt, operation: Operation, status: OperationStatus
+) -> Question | None:
+    """Return what a person must be told, where a late outcome makes what the ledger says about its operation wrong."""
+    if status is OperationStatus.SUCCEEDED:
+        return Question.DOUBLED if _is_doubled(found, attempt, operation) else None
+    believed = found.status is OperationStatus.SUCCEEDED and found.attempts == operation.attempts
+    refused = status is OperationStatus.FAILED and operation.effect is not Effect.REPEATABLE
+    return Question.REFUSED if believed and refused else None
+
+
+def _is_doubled(found: Operation, attempt: Attempt, operation: Operation) -> bool:
     if operation.effect is Effect.REPEATABLE:
         return False
     if found.status in (OperationStatus.FAILED, OperationStatus.DROPPED):

@@ -7,7 +7,8 @@ from enum import Enum, auto
 
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus
 
-#: A doubtful keyed request is sent this often at the most; a vendor that stored an error for a key says it for ever.
+#: A request is sent this often at the most before a person is asked: in doubt with its key, since a vendor that stored
+#: an error for a key says it for ever, or because its probe said each time that it had not happened.
 MAX_SENDS = 8
 
 
@@ -23,6 +24,7 @@ class Decision(Enum):
     ASK = auto()  # a person decides whether it happened
     ASK_RESULT = auto()  # it happened, and a person must say what its result was
     CONFLICT = auto()  # other arguments: a person decides
+    ASK_SENDS = auto()  # it was sent often, and never happened: a person decides whether it is sent again
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Recorded:
         may_ask: the date that the last probe, or the vendor's ``retry_after_seconds``, named has passed.
         key_lives: the idempotency key outlives one more request.
         result_missing: it succeeded, and its result could not be stored.
+        probe_said_no: a probe, and nobody else, said that the newest request did not happen.
     """
 
     status: OperationStatus
@@ -65,6 +68,7 @@ class Recorded:
     may_ask: bool = True
     key_lives: bool = False
     result_missing: bool = False
+    probe_said_no: bool = False
 
 
 def decide(operation: Recorded | None, promise: Promise) -> Decision:
@@ -94,6 +98,8 @@ def decide(operation: Recorded | None, promise: Promise) -> Decision:
         return Decision.WAIT
     if not operation.may_ask:
         return Decision.PAUSE
+    if operation.probe_said_no and operation.attempts >= MAX_SENDS:
+        return Decision.ASK_SENDS
     return Decision.EXECUTE  # pending: planned, or known not to have happened; dropped: never begun
 
 

@@ -299,11 +299,11 @@ class Runs:
             .values(status=RunStatus.NEEDS_ATTENTION, due_at=None, waiting_for=reason, updated_at=self.clock.now())
         )
 
-    def resume(self, connection: Connection, run_id: str) -> bool:
-        """Requeue a run that waited for a person, with its crashes forgiven; True if it is queued now."""
+    def resume(self, connection: Connection, run_id: str, *, was: Sequence[RunStatus]) -> bool:
+        """Requeue a run that a person answered, with its crashes forgiven; True if it is queued now because of this."""
         c = self.table.c
-        connection.execute(update(self.table).where(c.run_id == run_id).values(wakeups=c.wakeups + 1, crashes=0))
-        return self.requeue(connection, c.run_id == run_id, c.status == RunStatus.NEEDS_ATTENTION)
+        connection.execute(update(self.table).where(c.run_id == run_id).values(crashes=0))
+        return self.wake(connection, run_id, was=was)
 
     def allow_steps(self, connection: Connection, run_id: str, steps: int) -> None:
         """Let a run take so many steps in all."""

@@ -76,6 +76,8 @@ class Question(Word):
     CRASHES = "crashes"  # the step lost its worker too often
     CHECKPOINT = "checkpoint"  # the latest checkpoint must not be used, and falling back is no way out
     STEPS = "steps"  # the run has taken as many steps as it may
+    REFUSED = "refused"  # a probe or a person said that it happened, and then the vendor's refusal of it came in
+    SENDS = "sends"  # sent too often, and each time it did not happen: send it again?
 
 
 class Reply(Word):
@@ -98,7 +100,12 @@ REPLIES: dict[Question, tuple[Reply, ...]] = {
     Question.CONFLICT: (Reply.RECORDED, Reply.NEW, Reply.ABORT),
     Question.RESULT: (Reply.HAPPENED,),
     Question.DOUBLED: (Reply.KEEP,),
+    Question.REFUSED: (Reply.KEEP,),
     Question.CRASHES: (Reply.RETRY, Reply.ABORT),
     Question.CHECKPOINT: (Reply.RETRY, Reply.ABORT),
     Question.STEPS: (Reply.GO_ON, Reply.ABORT),
+    Question.SENDS: (Reply.RETRY, Reply.ABORT),
 }
+
+#: Questions that hold no run: it went on, and a person is told.
+NOT_BLOCKING = (Question.DOUBLED, Question.REFUSED)

@@ -62,11 +62,15 @@ class Lost:
 
 @dataclass(frozen=True)
 class Wait:
-    """The run waits for a due time: ``until`` (microseconds on the database's clock), or ``seconds`` from now."""
+    """The run waits for a due time: ``until`` (microseconds on the database's clock), or ``seconds`` from now.
+
+    A person may answer ``questions`` before that, and need not.
+    """
 
     reason: str
     until: int | None = None
     seconds: float = 0.0
+    questions: tuple[Asked, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,8 +108,8 @@ def steps_are_spent(run_id: str, step: str, allowed: int, more: int) -> Ask:
     )
 
 
-def log_attention(run_id: str, ask: Ask) -> None:
-    """Say that a run waits for a person, with the line that answers each question."""
+def log_attention(run_id: str, ask: Ask | Wait) -> None:
+    """Say that a person is asked about a run, with the line that answers each question."""
     logger.warning(
         "run %s needs attention: %s%s",
         run_id,

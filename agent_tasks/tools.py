@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: Effects of which a lost answer is a doubt.
+_DOUBTFUL = (Effect.KEYED, Effect.PROBED, Effect.MANUAL)
+
 #: How long a transactional body may hold the ledger's rows, unless it says so itself.
 TRANSACTIONAL_TIMEOUT = timedelta(seconds=10)
 
@@ -268,6 +271,11 @@ def _check(name: str, guard: Guard) -> None:
     for refusal in declared:
         if not (isinstance(refusal, type) and issubclass(refusal, Exception)):
             raise UnguardedTool(f"refused= of tool {name!r} must hold exception classes, got {refusal!r}.")
+        if guard.effect in _DOUBTFUL and issubclass(TimeoutError, refusal):
+            raise UnguardedTool(
+                f"refused= of tool {name!r} holds {refusal.__name__}, which a lost answer raises too: the effect may have "
+                "happened then. List the exceptions that you raise where the vendor said no."
+            )
 
 
 def _check_plain(name: str, body: Callable[..., Any]) -> None:

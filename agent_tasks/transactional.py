@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
+from agent_tasks.attempt import outside_run
 from agent_tasks.boundary import lost_a_race
 from agent_tasks.database import IDLE_IN_TRANSACTION_MS
 from agent_tasks.errors import InsideTransaction, ToolOverran
@@ -69,7 +70,8 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
         _allow_time(connection, request.timeout_seconds)
         with _kept_open(connection, tool.name):
             executed = Executed(_run_body(attempt, request, operation))
-        result = codec.dumps(executed.value)
+        with outside_run():
+            result = codec.dumps(executed.value)
         if operation.remaining() <= 0:
             raise _BodyFailed(
                 ToolOverran(

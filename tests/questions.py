@@ -10,9 +10,11 @@ from typing import Any
 
 from sqlalchemy import and_, select, update
 
-from agent_tasks import Agent, InboxItem, RunHandle, current_run, done, tool
+from agent_tasks import Agent, InboxItem, NotHappened, RunHandle, current_run, done, tool
 from agent_tasks.inline import answer
+from agent_tasks.recovery import MAX_SENDS
 from agent_tasks.runtime import Runtime
+from agent_tasks.states import RunStatus
 from agent_tasks.sweeper import end_lease
 from tests.one_process import OneProcess
 
@@ -206,6 +208,50 @@ def _in_thread(work: Callable[[], None]) -> None:
         raise failures[0]
 
 
+def refused(here: OneProcess) -> Stopped:
+    """A charge that a person took for made, of which the bank's refusal comes in after that."""
+
+    class Declined(Exception):
+        """The bank says no."""
+
+    @tool(effect="manual", timeout=TIMEOUT, refused=(Declined,))
+    def charge(cents: int) -> str:
+        here.requests.append(cents)
+        _in_thread(meanwhile)  # this attempt is taken for dead, and is not
+        raise Declined
+
+    def meanwhile() -> None:
+        row = here.runtime.boundary.read(
+            here.runtime.engine, lambda connection: here.runtime.runs.find(connection, "run-1")
+        )
+        assert row is not None
+        assert end_lease(here.runtime, "run-1", row["lease_token"])
+        here.work(order)
+        here.later(order, HORIZON_SECONDS)
+        Stopped(here, order, order.run("run-1")).answer("happened", "ch_1")
+
+    order = here.agent(charge, pay=lambda _state: done(charge(100)))
+    return Stopped(here, order, here.run(order))
+
+
+def sends(here: OneProcess) -> Stopped:
+    """A charge whose every request times out, and whose probe says each time that it did not happen."""
+
+    @tool(effect="probed", timeout=TIMEOUT)
+    def charge(cents: int) -> str:
+        here.requests.append(cents)
+        if len(here.requests) <= MAX_SENDS:
+            raise TimeoutError("no answer")
+        return "charged"
+
+    charge.probe(lambda _operation: NotHappened())
+    order = here.agent(charge, pay=lambda _state: done(charge(100)))
+    run = here.run(order)
+    while run.status is RunStatus.WAITING:
+        here.later(order, HORIZON_SECONDS)
+    return Stopped(here, order, run)
+
+
 STOPS: dict[str, Callable[[OneProcess], Stopped]] = {
     "unknown": unknown,
     "orphan": orphan,
@@ -215,4 +261,6 @@ STOPS: dict[str, Callable[[OneProcess], Stopped]] = {
     "crashes": crashes,
     "checkpoint": checkpoint,
     "steps": steps,
+    "refused": refused,
+    "sends": sends,
 }

@@ -28,9 +28,11 @@ QUESTIONS = {
     "conflict": "asked for again with other arguments: what now?",
     "result": "it happened, and its result could not be stored: what was it?",
     "doubled": "two requests of it succeeded",
+    "refused": "it is recorded as happened, and the vendor refused it",
     "crashes": "the step lost its worker too often: try again?",
     "checkpoint": "the latest checkpoint does not verify: try again?",
     "steps": "the run has taken as many steps as it may: let it go on?",
+    "sends": "it was sent often and did not happen: send it again?",
 }
 
 
@@ -182,6 +184,8 @@ def last_evidence(operation: Operation) -> str | None:
     said = str(last.get("said") or "")
     what = str(last.get("what", ""))
     text = said if said and what == "unknown" else ": ".join(filter(None, (what, said)))
+    if (times := last.get("times", 1)) > 1:
+        text += f" ({times} times)"
     request = last.get("attempt", operation.attempts)
     return text if request == operation.attempts else f"{text} (request {request} of {operation.attempts})"
 

@@ -12,7 +12,7 @@ from sqlalchemy import CTE, MetaData, Table, and_, case, exists, func, or_, sele
 
 from agent_tasks.identity import keyed_operation_id, nested_operation_id, operation_id, renewed_operation_id
 from agent_tasks.schema import Tables, tables
-from agent_tasks.states import FINISHED, IN_DOUBT, OperationStatus, Question, RunRequest, RunStatus
+from agent_tasks.states import FINISHED, IN_DOUBT, NOT_BLOCKING, OperationStatus, RunRequest, RunStatus
 from checkpoint.tables import build_tables
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _not_stuck(connection: Connection, t: Tables, _prefix: str) -> Iterator[Viol
     and one that was cancelled asks nobody anything.
     """
     c, i = t.runs.c, t.inbox.c
-    asked = exists().where(i.run_id == c.run_id, i.closed_at.is_(None), i.question != Question.DOUBLED)
+    asked = exists().where(i.run_id == c.run_id, i.closed_at.is_(None), i.question.notin_(NOT_BLOCKING))
     waits_for_person = c.status == RunStatus.NEEDS_ATTENTION
     stuck = or_(
         and_(c.status.notin_([*_ENDED, str(RunStatus.NEEDS_ATTENTION)]), c.due_at.is_(None)),

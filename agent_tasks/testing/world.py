@@ -81,9 +81,6 @@ class VendorWorld:
             return (Reply.DID_NOT_HAPPEN, None) if number is None else (Reply.HAPPENED, number)
         if item.question is Question.RESULT:
             return Reply.HAPPENED, self.look_up(item.operation_id or "")
-        return {
-            Question.ORPHAN: Reply.KEEP,
-            Question.CONFLICT: Reply.RECORDED,
-            Question.DOUBLED: Reply.KEEP,
-            Question.STEPS: Reply.GO_ON,
-        }.get(item.question, Reply.RETRY), None
+        if item.question is Question.CONFLICT:
+            return Reply.RECORDED, None
+        return next((r for r in (Reply.KEEP, Reply.GO_ON) if r in item.replies), Reply.RETRY), None

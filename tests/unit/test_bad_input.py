@@ -387,6 +387,12 @@ CASES = [
         r"refused= of tool 'charge' must hold exception classes, got <class 'int'>",
     ),
     Case(
+        "a refusal that a lost answer raises, too",
+        declared(effect="manual", timeout=timedelta(seconds=1), refused=(OSError,)),
+        UnguardedTool,
+        r"refused= of tool 'charge' holds OSError, which a lost answer raises too",
+    ),
+    Case(
         "an identity with a typing error",
         declared(effect="read", identity=("cent",)),
         UnguardedTool,

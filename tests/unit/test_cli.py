@@ -270,7 +270,9 @@ def ambiguous(here: OneProcess) -> tuple[str, ...]:
 def answered_before(here: OneProcess) -> tuple[str, ...]:
     item = item_of(here)
     here.runtime.boundary.commit(
-        "outcome", here.runtime.engine, lambda connection: here.runtime.inbox.withdraw(connection, item.operation_id)
+        "outcome",
+        here.runtime.engine,
+        lambda connection: here.runtime.inbox.withdraw(connection, item.operation_id, "a late outcome settled it"),
     )
     return ("inbox", "resolve", item.item_id, "happened", "--why", "x")
 

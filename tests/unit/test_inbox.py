@@ -11,6 +11,7 @@ import pytest
 
 from agent_tasks import AnswerNotAllowed, AnswerTooLate, InboxItemNotFound, RunFailed, open_inbox
 from agent_tasks.errors import AgentTasksError, ArgumentsNotStorable
+from agent_tasks.recovery import MAX_SENDS
 from agent_tasks.states import REPLIES, Question, Reply
 from tests import questions
 from tests.one_process import OneProcess
@@ -49,6 +50,9 @@ ANSWERS = [
     ("checkpoint", "abort", None, None, []),
     ("steps", "go-on", None, 3, []),
     ("steps", "abort", None, None, []),
+    ("refused", "keep", None, "ch_1", [100]),
+    ("sends", "retry", None, "charged", [100] * (MAX_SENDS + 1)),
+    ("sends", "abort", None, None, [100] * MAX_SENDS),
 ]
 
 
@@ -224,7 +228,9 @@ def test_an_answer_after_evidence_came_in_is_too_late(here: OneProcess) -> None:
     stopped = questions.unknown(here)
     item = stopped.item
     here.runtime.boundary.commit(
-        "outcome", here.runtime.engine, lambda connection: here.runtime.inbox.withdraw(connection, item.operation_id)
+        "outcome",
+        here.runtime.engine,
+        lambda connection: here.runtime.inbox.withdraw(connection, item.operation_id, "a late outcome settled it"),
     )
     with pytest.raises(
         AnswerTooLate, match=r"was answered already: withdrawn by evidence \(a late outcome settled it\)"

@@ -28,6 +28,7 @@ SUCCEEDED, FAILED, DROPPED = OperationStatus.SUCCEEDED, OperationStatus.FAILED, 
 EXECUTE, RETURN, RAISE, WAIT = Decision.EXECUTE, Decision.RETURN, Decision.RAISE, Decision.WAIT
 PROBE, ASK, ASK_RESULT, CONFLICT = Decision.PROBE, Decision.ASK, Decision.ASK_RESULT, Decision.CONFLICT
 PAUSE = Decision.PAUSE
+ASK_SENDS = Decision.ASK_SENDS
 
 #: In doubt, with everything in favour of sending again or asking.
 DOUBT = Recorded(EXECUTING, key_lives=True)
@@ -60,6 +61,31 @@ ROWS: list[tuple[str, list[Recorded | None], tuple[Promise, ...], Decision]] = [
     ("a success is returned whatever the clock says", each(SUCCEEDED, horizon_passed=False), EVERY, RETURN),
     ("a success without its result is asked about", each(SUCCEEDED, result_missing=True), EVERY, ASK_RESULT),
     ("a failure is raised again", each(FAILED), EVERY, RAISE),
+    # it did not happen, again and again
+    (
+        "what its probe says did not happen is sent again up to its limit",
+        each(PENDING, attempts=MAX_SENDS - 1, probe_said_no=True),
+        EVERY,
+        EXECUTE,
+    ),
+    (
+        "what was sent too often, each time for nothing, is a person's to send again",
+        each(PENDING, attempts=MAX_SENDS, probe_said_no=True) + each(PENDING, attempts=99, probe_said_no=True),
+        EVERY,
+        ASK_SENDS,
+    ),
+    (
+        "what a person says did not happen is sent again however often",
+        each(PENDING, attempts=MAX_SENDS, probe_said_no=False),
+        EVERY,
+        EXECUTE,
+    ),
+    (
+        "other arguments come before the question whether it is sent again",
+        each(PENDING, attempts=MAX_SENDS, probe_said_no=True, same_args=False),
+        EVERY[1:],
+        CONFLICT,
+    ),
     # other arguments
     (
         "a read with other arguments runs again",
@@ -205,6 +231,7 @@ RECORDED = st.builds(
             "may_ask",
             "key_lives",
             "result_missing",
+            "probe_said_no",
         )
     },
 )
@@ -248,6 +275,12 @@ def test_nothing_is_sent_before_the_date_that_the_vendor_named(recorded: Recorde
 @given(IN_DOUBT_NOW, PROMISES)
 def test_nobody_is_asked_about_a_call_that_may_still_be_under_way(recorded: Recorded, promise: Promise) -> None:
     assert decide(replace(recorded, horizon_passed=False), promise) in (EXECUTE, WAIT, PAUSE)
+
+
+@given(RECORDED.filter(lambda recorded: recorded.status is PENDING), PROMISES)
+def test_no_probe_that_says_no_lets_a_request_be_sent_for_ever(recorded: Recorded, promise: Promise) -> None:
+    decision = decide(replace(recorded, probe_said_no=True, same_args=True), promise)
+    assert decision is (EXECUTE if recorded.attempts < MAX_SENDS else ASK_SENDS)
 
 
 @given(RECORDED, PROMISES)
