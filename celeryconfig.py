@@ -25,6 +25,10 @@ def _seconds(variable, default):
     return _setting(variable, default, float, "a number of seconds")
 
 
+def _days(variable, default):
+    return _setting(variable, default, float, "a number of days")
+
+
 def _count(variable, default):
     return _setting(variable, default, int, "a whole number")
 
@@ -137,6 +141,11 @@ agent_retry_backoff_max_seconds = _seconds("AGENT_RETRY_BACKOFF_MAX_SECONDS", 60
 
 # How often ringing is tried again while the broker is away, before it is left to the sweeper.
 agent_publish_max_retries = _count("AGENT_PUBLISH_MAX_RETRIES", 3)
+
+# Days after its end after which a run is deleted with everything of it; None keeps all runs for good. Longer than anybody
+# may send the same dedupe key, or say how much longer.
+agent_retention_days = _days("AGENT_RETENTION_DAYS", None)
+agent_dedupe_days = _days("AGENT_DEDUPE_DAYS", None)
 
 # Says that all workers and callers stay on this host for good, which allows an SQLite ledger with a network broker.
 agent_single_host = _yes_or_no("AGENT_SINGLE_HOST", False)

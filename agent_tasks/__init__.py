@@ -3,6 +3,7 @@
 from agent_tasks.agent import Agent
 from agent_tasks.answers import AskAgain, CannotTell, Happened, NotHappened, PartlyHappened
 from agent_tasks.attempt import current_run
+from agent_tasks.cleaning import cleanup
 from agent_tasks.errors import (
     AgentTasksError,
     AnswerNotAllowed,
@@ -18,6 +19,7 @@ from agent_tasks.errors import (
     StepSuspended,
     ToolFailed,
     UnguardedTool,
+    UnorderedCalls,
 )
 from agent_tasks.handle import RunHandle
 from agent_tasks.inbox import AuditEntry, InboxItem
@@ -25,6 +27,7 @@ from agent_tasks.inbox_client import InboxClient, open_inbox
 from agent_tasks.operations import Operation
 from agent_tasks.outcomes import done, fail
 from agent_tasks.task import AgentTask
+from agent_tasks.threads import carry_run
 from agent_tasks.tools import Tool, tool
 
 __version__ = "0.1.0"
@@ -38,6 +41,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "done",
     "fail",
     "current_run",
+    "carry_run",
     # asking the outside world
     "Operation",
     "Happened",
@@ -47,6 +51,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "CannotTell",
     # running
     "RunHandle",
+    "cleanup",
     # asking a person
     "open_inbox",
     "InboxClient",
@@ -67,4 +72,5 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "StepSuspended",
     "ToolFailed",
     "UnguardedTool",
+    "UnorderedCalls",
 ]

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from agent_tasks.errors import (
@@ -26,6 +26,7 @@ from agent_tasks.runs import is_cancelled
 from agent_tasks.schema import MAX_ID_LENGTH
 from agent_tasks.states import Effect, OperationStatus
 from agent_tasks.suspensions import Cancelled, Lost, Suspension
+from agent_tasks.threads import Home
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
 
@@ -46,9 +47,20 @@ KILL_GRACE_SECONDS = 1.0
 
 _current: ContextVar[Attempt | None] = ContextVar("agent_tasks_current_run", default=None)
 
-#: Calls whose bodies are running, outermost first. Of a thread of control, since a keyed call in another thread is
-#: not what the step's own calls are made in.
-_bodies: ContextVar[tuple[Request, ...]] = ContextVar("agent_tasks_bodies", default=())
+
+@dataclass
+class _Body:
+    """The body of a recorded call, while it runs: calls made in it are nested."""
+
+    request: Request
+    home: Home = field(default_factory=Home)
+    ended: bool = False
+    spoiled: bool = False  # a call made in it ended the attempt, so that whatever it returns is built on a doubt
+
+
+#: Bodies that are running, outermost first. Of a thread of control, since a keyed call in another thread is not what
+#: the step's own calls are made in.
+_bodies: ContextVar[tuple[_Body, ...]] = ContextVar("agent_tasks_bodies", default=())
 
 
 class Attempt:
@@ -93,13 +105,14 @@ class Attempt:
         self.raised: Exception | None = None  # the same as it was raised, for a caller in this process
         self.over = False
         self.deadline = runtime.clock.local() + runtime.settings.step_timeout_seconds
-        self._thread = threading.get_ident()
+        self._home, self._closed = Home(), False
         self._ordinals: Counter[tuple[str, str]] = Counter()
         self._begun: set[str] = set()  # operations whose bodies ran in this attempt
         self._deadlines = (
             [] if slot is None else [slot.deadline]
         )  # the step's, and those of the bodies that are running
         self._calls, self._calls_under_way = threading.Condition(), 0
+        self._keyed_under_way: set[str] = set()
 
     @property
     def messages(self) -> list[Any]:
@@ -139,46 +152,87 @@ class Attempt:
         Raises:
             StepSuspended: the attempt is doomed or over.
             UnguardedTool: the agent does not list the tool, so that nobody could ask about it after a crash.
-            UnorderedCalls: the call comes from another thread, where calls have no order and so no identity.
+            UnorderedCalls: the call comes from another thread or task, where calls have no order and so no identity.
             InsideTransaction: the call is made in the body of a transactional tool.
         """
+        try:
+            with self._calls:
+                self._check(tool)
+                self._calls_under_way += 1
+            try:
+                yield
+            finally:
+                with self._calls:
+                    self._calls_under_way -= 1
+                    self._calls.notify_all()
+        except StepSuspended:
+            for body in _bodies.get():
+                body.spoiled = True
+            raise
+
+    @contextmanager
+    def one_at_a_time(self, request: Request) -> Iterator[None]:
+        """Let calls with the same key follow each other, so that the second one finds what the first has recorded."""
+        if request.call_key is None:
+            yield
+            return
+        identifier = request.operation_id
         with self._calls:
-            self._check(tool)
-            self._calls_under_way += 1
+            free = self._calls.wait_for(lambda: identifier not in self._keyed_under_way, timeout=self._seconds_left())
+            self.raise_if_doomed()
+            if not free:
+                self.suspend(Lost(f"a call of {request.tool.name} with the same key outlasted the step's time limit"))
+            self._keyed_under_way.add(identifier)
         try:
             yield
         finally:
             with self._calls:
-                self._calls_under_way -= 1
+                self._keyed_under_way.remove(identifier)
                 self._calls.notify_all()
 
     def close(self) -> None:
-        """End the step's own work: no call begins any more, and those that threads make are waited for (I14).
+        """End the step's own work: it begins no call any more, and those that threads make are waited for (I14).
 
-        One that outlasts the step's time limit stays in doubt, and the step is not committed.
+        One that outlasts the step's time limit keeps the step from being committed.
         """
         with self._calls:
             self.over = True
-            left = max(0.0, self.deadline - self.runtime.clock.local())
-            self._calls.wait_for(lambda: self._calls_under_way == 0, timeout=left)
+            self._home.end()
+            drained = self._calls.wait_for(lambda: self._calls_under_way == 0, timeout=self._seconds_left())
+            self._closed = True
+            if not drained and self.doomed is None:
+                self.doomed = Lost("a call in another thread outlasted the step's time limit")
+
+    def _seconds_left(self) -> float:
+        return max(0.0, self.deadline - self.runtime.clock.local())
 
     def _check(self, tool: Tool[..., Any]) -> None:
         self.raise_if_doomed()
-        if self.over:
+        body = next(iter(_bodies.get()[-1:]), None)
+        belongs_to_a_call_under_way = body is not None and not body.ended
+        if self._closed or (self.over and not belongs_to_a_call_under_way):
             raise LeaseLost(f"run {self.run_id!r}: tool {tool.name!r} was called after step {self.step!r} had ended.")
-        if threading.get_ident() != self._thread and tool.key is None:
-            raise UnorderedCalls(
-                f"run {self.run_id!r}: tool {tool.name!r} was called from another thread than step {self.step!r}'s own, "
-                "where calls have no order. Give the tool a key=, or call it in the step itself."
-            )
-        transactional = next((r for r in _bodies.get() if r.tool.guard.effect is Effect.TRANSACTIONAL), None)
+        if tool.key is None and tool.guard.record:
+            self._check_order(tool, body)
+        transactional = next((b for b in _bodies.get() if b.request.tool.guard.effect is Effect.TRANSACTIONAL), None)
         if transactional is not None and tool.guard.record:
             raise InsideTransaction(
                 f"run {self.run_id!r}: tool {tool.name!r} was called in the body of transactional tool "
-                f"{transactional.tool.name!r}, whose transaction may still be rolled back while that call could not. "
+                f"{transactional.request.tool.name!r}, whose transaction may still be rolled back while that call could not. "
                 "Call it in the step, before or after."
             )
         self._check_listed(tool)
+
+    def _check_order(self, tool: Tool[..., Any], body: _Body | None) -> None:
+        unordered = (self._home if body is None else body.home).why_unordered()
+        if unordered is None:
+            return
+        own = f"step {self.step!r}" if body is None else f"the body of tool {body.request.tool.name!r}"
+        raise UnorderedCalls(
+            f"run {self.run_id!r}: tool {tool.name!r} was called from {unordered} than the one in which {own} makes its "
+            "calls, and has no key=, so that the order of its calls would be chance. Nothing was sent. Give the tool a "
+            f"key=, or make its calls one after another in {own} itself."
+        )
 
     def _check_listed(self, tool: Tool[..., Any]) -> None:
         listed = self.agent.tools.get(tool.name)
@@ -197,6 +251,7 @@ class Attempt:
 
         Raises:
             ArgumentsNotStorable: an argument cannot be stored; nothing was sent.
+            UnorderedCalls: a call with this key is made in the body of the call that has it.
         """
         identity = arguments if tool.identity is None else {name: arguments[name] for name in tool.identity}
         try:
@@ -206,11 +261,12 @@ class Attempt:
             raise ArgumentsNotStorable(
                 f"run {self.run_id!r}: the arguments of tool {tool.name!r} cannot be stored, so nothing was sent: {error}"
             ) from error
-        outer = next((request.operation_id for request in reversed(_bodies.get())), None)
+        outer = next((body.request.operation_id for body in reversed(_bodies.get())), None)
         ordinal, key = -1, None
         if tool.key is not None:
             key = self._key_of(tool, arguments)
             identifier = keyed_operation_id(self.run_id, tool.name, key)
+            self._check_not_in_itself(tool, key, identifier)
         else:
             ordinal = self._ordinals[outer or "", tool.name]
             self._ordinals[outer or "", tool.name] += 1
@@ -231,6 +287,13 @@ class Attempt:
                 f"without NUL, got {reprlib.repr(key)}; nothing was sent."
             )
         return str(key)
+
+    def _check_not_in_itself(self, tool: Tool[..., Any], key: str, identifier: str) -> None:
+        if any(body.request.operation_id == identifier for body in _bodies.get()):
+            raise UnorderedCalls(
+                f"run {self.run_id!r}: tool {tool.name!r} was called with key {key!r} in the body of the call that has "
+                "this key, which would wait for itself. Nothing was sent; give the inner call another key."
+            )
 
     def renew(self, request: Request) -> Request:
         """Return the call as the new operation that a person allowed for its arguments."""
@@ -264,16 +327,26 @@ class Attempt:
 
     @contextmanager
     def body_of(self, request: Request) -> Iterator[None]:
-        """While the body of a call is running, calls made in it are nested; a body that runs anew numbers them anew."""
+        """While the body of a call is running, calls made in it are nested; a body that runs anew numbers them anew.
+
+        Raises:
+            StepSuspended: a call made in it ended the attempt; should the body have caught that, it acted on a doubt,
+                and neither what it returned nor what it raised is recorded (I15).
+        """
         self._begun.add(request.operation_id)
         for outer, tool in list(self._ordinals):
             if outer == request.operation_id:
                 del self._ordinals[outer, tool]
-        token = _bodies.set((*_bodies.get(), request))
+        body = _Body(request)
+        token = _bodies.set((*_bodies.get(), body))
         try:
             yield
         finally:
             _bodies.reset(token)
+            body.ended = True
+            body.home.end()
+            if body.spoiled:
+                self.raise_if_doomed()
 
     def unasked(self) -> list[Operation]:
         """Return the known operations with an effect that this line did not ask for, in their order (I13)."""
@@ -290,6 +363,11 @@ class Attempt:
         """Return the ids of all operations that this line asked for in this step, with those inside recorded bodies."""
         inside = {o.operation_id for o in list(self.known.values()) if self._was_asked(o)}
         return inside.union(self.asked)
+
+    def may_come_in_any_order(self, operation: Operation) -> bool:
+        """Tell whether an operation has a key of its own, or was called inside one that has."""
+        outer = self.known.get(operation.row["parent_operation"])
+        return operation.row["call_key"] is not None or (outer is not None and self.may_come_in_any_order(outer))
 
     def _was_asked(self, operation: Operation) -> bool:
         # A call made inside a recorded body is asked for with the outer one; a body that ran asks for its calls itself.

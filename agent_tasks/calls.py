@@ -49,11 +49,11 @@ def call(attempt: Attempt, tool: Tool[..., Any], arguments: dict[str, Any]) -> A
     with attempt.call_under_way(tool):
         attempt.stop_if_cancelled()
         request = attempt.request(tool, arguments)
-        if not tool.guard.record:
-            with attempt.body_of(request):
-                return attempt.runtime.boundary.effect(tool.name, lambda: tool.run(request.unsent(attempt), arguments))
+        if not tool.guard.record:  # calls made in its body are the caller's own, since it is run in every attempt
+            return attempt.runtime.boundary.effect(tool.name, lambda: tool.run(request.unsent(attempt), arguments))
         try:
-            return _until_decided(attempt, request)
+            with attempt.one_at_a_time(request):
+                return _until_decided(attempt, request)
         except BaseException as error:
             _keep_from_step(attempt, request, error)
             raise
@@ -96,7 +96,11 @@ def settle_unasked(attempt: Attempt, *, at_end: bool, goes_on: bool = False) -> 
     """
     attempt.raise_if_doomed()
     settle_doubts(attempt, at_end=at_end, goes_on=goes_on)
-    left = [o for o in attempt.unasked() if o.status is OperationStatus.SUCCEEDED and o.row["call_key"] is None]
+    left = [
+        operation
+        for operation in attempt.unasked()
+        if operation.status is OperationStatus.SUCCEEDED and not attempt.may_come_in_any_order(operation)
+    ]
     if goes_on:
         left = [o for o in left if o.seq <= attempt.seq]
     orphans = tuple(about(Question.ORPHAN, operation) for operation in left)
@@ -115,7 +119,7 @@ def _doubts(attempt: Attempt, *, at_end: bool, goes_on: bool) -> Iterator[Operat
     for operation in list(attempt.known.values()):
         if goes_on and operation.seq > attempt.seq:
             continue
-        open_yet = operation.operation_id in attempt.asked or operation.row["call_key"] is not None
+        open_yet = operation.operation_id in attempt.asked or attempt.may_come_in_any_order(operation)
         if operation.status in IN_DOUBT and (at_end or not open_yet):
             yield operation
 

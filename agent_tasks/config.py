@@ -34,6 +34,9 @@ class Settings:
         retry_backoff_seconds: first pause before a doubtful keyed request is sent again; doubles each time.
         retry_backoff_max_seconds: longest such pause.
         publish_max_retries: how often a doorbell's publish is tried again before it is left to the sweeper.
+        retention_days: how long a run is kept after its end; None keeps every run for good.
+        dedupe_days: a run is kept at least as long after its end, so that its dedupe key and its id find it;
+            ``retention_days`` if not given.
         single_host: allow an SQLite ledger with a network broker.
     """
 
@@ -49,6 +52,8 @@ class Settings:
     retry_backoff_seconds: float = 1.0
     retry_backoff_max_seconds: float = 600.0
     publish_max_retries: int = 3
+    retention_days: float | None = None
+    dedupe_days: float | None = None
     single_host: bool = False
 
     def __post_init__(self) -> None:
@@ -59,7 +64,8 @@ class Settings:
             )
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type in ("float", "int") and (
+            optional = str(field.type).endswith(" | None")
+            if (field.type in ("float", "int") or (optional and value is not None)) and (
                 isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value <= 0
             ):
                 raise ConfigurationError(f"agent_{field.name} must be a number above 0, got {value!r}.")

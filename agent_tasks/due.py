@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, select, update
+from sqlalchemy import and_, func, select, update
 
 from agent_tasks.schema import PROTOCOL
 from agent_tasks.states import RunStatus
@@ -73,6 +73,12 @@ class Due:
             .order_by(c.priority.desc(), c.due_at)
             .limit(limit)
         ).all()
+
+    def rung_in_queue(self, connection: Connection, queue: str, limit: int) -> int:
+        """Return how many queued runs of a queue were rung for lately and are not heard of yet; ``limit`` at the most."""
+        c = self.table.c
+        lately = select(c.run_id).where(c.due_at > self.clock.now(), c.status == RunStatus.QUEUED, c.queue == queue)
+        return int(connection.execute(select(func.count()).select_from(lately.limit(limit).subquery())).scalar_one())
 
     def wake(self, connection: Connection, run_id: str) -> bool:
         """Queue a waiting run whose time has come."""

@@ -82,7 +82,7 @@ class OutsideRun(AgentTasksError):
 
 
 class UnorderedCalls(AgentTasksError):
-    """A tool was called from another thread than its step's own, where calls have no order."""
+    """A tool without a key was called from another thread or asyncio task than its step's own: its calls have no order."""
 
 
 class InsideTransaction(AgentTasksError):

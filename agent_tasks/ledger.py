@@ -118,11 +118,10 @@ class Ledger:
         times = {"started_at": self.clock.now(), "horizon_at": self.clock.in_(horizon)}
         mine = {"status": OperationStatus.EXECUTING, "fence": attempt.fence, "token": attempt.token}
         if seen is None:
-            row = {**request.planned(attempt), **mine, **times, "attempts": 1, "first_started_at": self.clock.now()}
+            row = {**request.planned(attempt), **mine, **times, "attempts": 1, **self._first_intent(request)}
             changed = self._insert(connection, row)
         else:
             earlier = seen.unsettled + 1 if seen.status in IN_DOUBT else seen.unsettled
-            first = seen.first_started_at
             changed = self._compare_and_set(
                 connection,
                 seen,
@@ -136,7 +135,7 @@ class Ledger:
                 effect=request.tool.guard.effect,
                 args=request.encoded,
                 args_digest=request.digest,
-                **({"first_started_at": self.clock.now()} if first is None else {}),
+                **(self._first_intent(request) if seen.first_started_at is None else {}),
             )
         if changed:
             return self.find(connection, request.operation_id)
@@ -155,6 +154,11 @@ class Ledger:
             and found.status is OperationStatus.EXECUTING
         )
         return found if is_mine else None
+
+    def _first_intent(self, request: Request) -> dict[str, Any]:
+        life = request.tool.guard.key_lifetime
+        key = {} if life is None else {"key_until": self.clock.in_(life.total_seconds())}
+        return {"first_started_at": self.clock.now(), **key}
 
     def record(
         self, connection: Connection, attempt: Attempt, request: Request, seen: Operation | None, **outcome: Any
@@ -291,7 +295,7 @@ class Ledger:
     def left_behind(self, connection: Connection, attempt: Attempt) -> list[Operation]:
         """Return the succeeded effects of older lines that this line, begun at an earlier seq, never asked for (I13)."""
         c = self.table.c
-        return self._select(
+        left = self._select(
             connection,
             and_(
                 c.run_id == attempt.run_id,
@@ -303,6 +307,14 @@ class Ledger:
                 c.orphan_reply.is_(None),
                 c.operation_id.notin_(attempt.asked_for()),
             ),
+        )
+        return [operation for operation in left if not self._is_inside_a_keyed_call(connection, operation)]
+
+    def _is_inside_a_keyed_call(self, connection: Connection, operation: Operation) -> bool:
+        parent = operation.row["parent_operation"]
+        outer = None if parent is None else self.find(connection, parent)
+        return outer is not None and (
+            outer.row["call_key"] is not None or self._is_inside_a_keyed_call(connection, outer)
         )
 
     # -- helpers -----------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from agent_tasks.inbox import Inbox
 from agent_tasks.ledger import Ledger
 from agent_tasks.migrate import upgrade
 from agent_tasks.recorder import Recorder
+from agent_tasks.retention import Retention
 from agent_tasks.runs import Runs
 from agent_tasks.schema import tables
 from agent_tasks.slots import SLOTS_VARIABLE, Slots
@@ -65,6 +66,7 @@ class Runtime:
         self.ledger = Ledger(self.tables, self.clock)
         self.inbox = Inbox(self.tables, self.clock, self.runs, self.ledger)
         self.store = SqlStore(self.engine, prefix=f"{settings.table_prefix}checkpoint_")
+        self.retention = Retention(self.tables, self.clock, self.store)
         self.recorder = Recorder(self)
         self._slots, self._slots_lock = slots, threading.Lock()
         #: Random for each start: containers share host names and boot ids.

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agent_tasks.cleaning import BATCH as CLEANUP_BATCH
+from agent_tasks.cleaning import clean_some
 from agent_tasks.doorbell import Ring
+from agent_tasks.errors import LedgerUnavailable
 from agent_tasks.runs import is_cancelled
 from agent_tasks.states import Question, Recovery, RunStatus
 from agent_tasks.suspensions import Ask, Asked, log_attention
 from checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from sqlalchemy import Connection, RowMapping
 
@@ -29,6 +32,9 @@ BATCH = 200
 
 #: A queued run that nobody has claimed for this long, in seconds, says what it waits for.
 UNHEARD_SECONDS = 60
+
+#: Pause, in seconds, between two looks for runs to delete, once no full batch of them was found.
+CLEANUP_PAUSE_SECONDS = 300.0
 
 #: Longest pause, in seconds, before a doorbell is rung again where the transport cannot count its messages.
 LONGEST_PAUSE_SECONDS = 600.0
@@ -45,6 +51,7 @@ class Swept:
     woken: int = 0
     parked: int = 0
     rung: int = 0
+    deleted: int = 0
 
 
 class Sweeper:
@@ -57,6 +64,7 @@ class Sweeper:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._contact_since: float | None = None
+        self._clean_at = runtime.clock.local()
 
     def sweep(self) -> Swept:
         """Look once.
@@ -68,12 +76,13 @@ class Sweeper:
         try:
             expired = self._due(RunStatus.RUNNING)
             if self._may_take_over():
-                self._take_over(expired, swept)
-            self._wake_due(swept)
+                self._each(expired, partial(self._take_over, swept=swept))
+            self._each(self._due(RunStatus.WAITING), partial(self._wake, swept=swept))
             self._ring_queued(swept)
         except Exception:
             self._contact_since = None
             raise
+        self._delete_old(swept)
         return swept
 
     def _may_take_over(self) -> bool:
@@ -93,58 +102,82 @@ class Sweeper:
     def _due(self, status: RunStatus) -> list[Any]:
         return list(self._read(lambda connection: self.runtime.due.runs_of(connection, status, BATCH)))
 
-    def _take_over(self, expired: list[Any], swept: Swept) -> None:
-        runtime = self.runtime
-        for row in expired:
-
-            def work(connection: Connection, run_id: str = row.run_id) -> tuple[RowMapping | None, Ask | None]:
-                before = runtime.runs.expire(connection, run_id)
-                return before, None if before is None else _park_if_it_crashes(runtime, connection, before)
-
-            before, parked = runtime.boundary.commit("take over", runtime.engine, work)
-            if before is not None:
-                swept.taken_over += 1
+    def _each(self, rows: Iterable[Any], work: Callable[[Any], None]) -> None:
+        """Work on each row; one that fails does not keep the others, which it would do at every sweep."""
+        for row in rows:
+            try:
+                work(row)
+            except LedgerUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with this row
                 logger.warning(
-                    "run %s: the lease of %s ran out at fence %s; taken over",
+                    "run %s: the sweeper failed (%s: %s)",
                     row.run_id,
-                    before["lease_owner"],
-                    before["fence"],
-                    extra={"action": "lease_taken_over", "run_id": row.run_id},
+                    type(error).__name__,
+                    error,
+                    extra={"action": "sweep_failed", "run_id": row.run_id},
                 )
-                if parked is not None:
-                    log_attention(row.run_id, parked)
-                runtime.ring(row.run_id)
 
-    def _wake_due(self, swept: Swept) -> None:
+    def _take_over(self, row: Any, swept: Swept) -> None:
         runtime = self.runtime
-        for row in self._due(RunStatus.WAITING):
-            wake = partial(runtime.due.wake, run_id=row.run_id)
-            if runtime.boundary.commit("wake", runtime.engine, wake):
-                swept.woken += 1
-                runtime.ring(row.run_id)
+
+        def work(connection: Connection) -> tuple[RowMapping | None, Ask | None]:
+            before = runtime.runs.expire(connection, row.run_id)
+            return before, None if before is None else _park_if_it_crashes(runtime, connection, before)
+
+        before, parked = runtime.boundary.commit("take over", runtime.engine, work)
+        if before is None:
+            return
+        swept.taken_over += 1
+        logger.warning(
+            "run %s: the lease of %s ran out at fence %s; taken over",
+            row.run_id,
+            before["lease_owner"],
+            before["fence"],
+            extra={"action": "lease_taken_over", "run_id": row.run_id},
+        )
+        if parked is not None:
+            log_attention(row.run_id, parked)
+        runtime.ring(row.run_id)
+
+    def _wake(self, row: Any, swept: Swept) -> None:
+        runtime = self.runtime
+        if runtime.boundary.commit("wake", runtime.engine, partial(runtime.due.wake, run_id=row.run_id)):
+            swept.woken += 1
+            runtime.ring(row.run_id)
 
     def _ring_queued(self, swept: Swept) -> None:
         runtime = self.runtime
         for queue in self._read(runtime.due.queues):
-            depth = runtime.bell.depth(queue)
-            room = runtime.settings.queue_depth - (depth or 0)
+            depth, limit = runtime.bell.depth(queue), runtime.settings.queue_depth
+            # A transport that cannot count holds no more than was rung for lately and not heard of since.
+            unheard = partial(runtime.due.rung_in_queue, queue=queue, limit=limit)
+            room = limit - (depth if depth is not None else self._read(unheard))
             if room > 0:
-                self._ring_queue(queue, room, swept, counted=depth is not None)
+                due = self._read(partial(runtime.due.in_queue, queue=queue, limit=room))
+                self._each(due, partial(self._ring, swept=swept, counted=depth is not None))
 
-    def _ring_queue(self, queue: str, room: int, swept: Swept, *, counted: bool) -> None:
+    def _ring(self, row: Any, swept: Swept, *, counted: bool) -> None:
         runtime = self.runtime
-        for row in self._read(partial(runtime.due.in_queue, queue=queue, limit=room)):
-            again = self._ring_again_seconds(row, counted=counted)
-            move = partial(
-                runtime.due.rung,
-                run_id=row.run_id,
-                seen_due_at=row.due_at,
-                again_in_seconds=again,
-                waiting_for=self._unheard(row),
-            )
-            if runtime.boundary.commit("ring", runtime.engine, move):
-                swept.rung += 1
-                runtime.bell.ring(Ring(row.run_id, row.seq + 1, row.agent, row.next_step, row.queue, row.priority))
+        move = partial(
+            runtime.due.rung,
+            run_id=row.run_id,
+            seen_due_at=row.due_at,
+            again_in_seconds=self._ring_again_seconds(row, counted=counted),
+            waiting_for=self._unheard(row),
+        )
+        if runtime.boundary.commit("ring", runtime.engine, move):
+            swept.rung += 1
+            runtime.bell.ring(Ring(row.run_id, row.seq + 1, row.agent, row.next_step, row.queue, row.priority))
+
+    def _delete_old(self, swept: Swept) -> None:
+        now = self.runtime.clock.local()
+        if now < self._clean_at:
+            return
+        self._clean_at = now + CLEANUP_PAUSE_SECONDS  # also after a failure: what is due comes first
+        swept.deleted = clean_some(self.runtime)
+        if swept.deleted == CLEANUP_BATCH:
+            self._clean_at = now
 
     def _unheard(self, row: Any) -> str | None:
         """Say so when a run's doorbells find nobody: no worker may listen to its queue, or know its step (I9)."""

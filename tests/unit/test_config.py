@@ -43,6 +43,8 @@ def test_every_setting_is_read_under_its_name_with_a_prefix() -> None:
         retry_backoff_seconds=0.5,
         retry_backoff_max_seconds=30,
         publish_max_retries=1,
+        retention_days=90,
+        dedupe_days=120,
         single_host=True,
     )
     assert all(getattr(given, field.name) != field.default for field in fields(Settings))
