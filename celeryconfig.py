@@ -46,6 +46,8 @@ _data = Path(_setting("AGENT_DATA_DIR", Path(__file__).resolve().parent / "agent
 
 # The broker carries doorbells only; a message that it loses is rung again from the ledger. In production for example
 # redis://host:6379/0 or amqp://user:password@host//
+# RabbitMQ takes a message back after its consumer_timeout, 30 minutes by default. No effect is repeated by that, but
+# the worker ends when its steps are done, and has to be started again: set it longer than your longest step.
 broker_url = _setting("AGENT_BROKER_URL", "filesystem://")
 
 # The ledger: runs, operations and checkpoints, the one thing to back up. A broker that other hosts can reach needs a

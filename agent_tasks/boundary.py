@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from agent_tasks.errors import LedgerUnavailable, SchemaMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy import Connection, Engine
 
@@ -85,7 +86,7 @@ class Boundary:
 
     def read(self, engine: Engine, work: Callable[[Connection], T]) -> T:
         """Run a transaction that only reads."""
-        with LedgerErrors("read"), engine.connect().execution_options(agent_reads_only=True) as connection:
+        with LedgerErrors("read"), _connected(engine, agent_reads_only=True) as connection:
             return work(connection)
 
     def commit(self, name: str, engine: Engine, work: Callable[[Connection], T]) -> T:
@@ -123,19 +124,32 @@ class Boundary:
 
     def _commit_once(self, name: str, engine: Engine, work: Callable[[Connection], T]) -> T:
         errors = LedgerErrors(name)
-        with errors, engine.connect() as connection:
+        with errors, _connected(engine) as connection:
             # BEGIN IMMEDIATE on SQLite and READ COMMITTED on PostgreSQL are the engine's (see agent_tasks.database).
             transaction = connection.begin()
-            try:
-                value = work(connection)
-                self._cross("commit", name, "before")
-            except BaseException:
-                transaction.rollback()
-                raise
+            value = work(connection)
+            self._cross("commit", name, "before")
             errors.ambiguous = True  # from here on nobody can tell without looking
             transaction.commit()
             self._cross("commit", name, "after")
         return value
+
+
+@contextmanager
+def _connected(engine: Engine, **options: Any) -> Iterator[Connection]:
+    """Connect; whatever was raised is what the caller hears of, a time limit in the middle of a statement too.
+
+    Such a connection cannot even roll back. Then it is thrown away, and not complained about in the place of the limit.
+    """
+    with engine.connect().execution_options(**options) as connection:
+        try:
+            yield connection
+        except BaseException:
+            try:
+                connection.rollback()
+            except SQLAlchemyError:
+                connection.invalidate()
+            raise
 
 
 class LedgerErrors:

@@ -245,15 +245,13 @@ def _with_intent(attempt: Attempt, request: Request, seen: Operation | None) -> 
         with attempt.body_of(request), attempt.deadline_of(operation):
             value = runtime.boundary.effect(tool.name, lambda: tool.run(operation, request.arguments))
     except CRASHES as error:
-        if tool.guard.effect is not Effect.REPEATABLE:
-            _doubt(attempt, request, operation, error)
-        recorder.outcome(attempt, operation, OperationStatus.PENDING)  # may be done again, so nothing is in doubt
+        _interrupted(attempt, request, operation, error)
         raise
     except Exception as error:  # noqa: BLE001 - every kind of failure is settled or doubted here
         return _failed(attempt, request, operation, error)
     except BaseException as error:
         if attempt.doomed is None:
-            _doubt(attempt, request, operation, error)
+            _interrupted(attempt, request, operation, error)
         raise
     _succeeded(attempt, request, operation, value)
     return value
@@ -286,6 +284,13 @@ def _failed(attempt: Attempt, request: Request, operation: Operation, error: Exc
         attempt.runtime.recorder.outcome(attempt, operation, OperationStatus.FAILED, error=codec.dumps(failure))
         raise failure_seen_by_step(failure, request.tool, error) from error
     _doubt(attempt, request, operation, error)
+
+
+def _interrupted(attempt: Attempt, request: Request, operation: Operation, error: BaseException) -> None:
+    """The process was to end, or the body was told to stop: what may be done again is, anything else is in doubt."""
+    if request.tool.guard.effect is not Effect.REPEATABLE:
+        _doubt(attempt, request, operation, error)
+    attempt.runtime.recorder.outcome(attempt, operation, OperationStatus.PENDING)
 
 
 def _doubt(attempt: Attempt, request: Request, operation: Operation, error: BaseException) -> NoReturn:

@@ -140,8 +140,6 @@ class Coordinator:
             examine(attempt)
         except StepSuspended as suspended:
             return Fail(str(suspended))
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001 - Celery would lose the message over it
             return Crashed(error)
         return None if attempt.doomed is None else Fail(attempt.doomed.reason)
@@ -204,8 +202,6 @@ class Coordinator:
         except StepSuspended as suspended:
             attempt.doomed = attempt.doomed or Lost(str(suspended))
             return Fail(str(suspended))
-        except KeyboardInterrupt:
-            raise
         except Exception as error:  # noqa: BLE001 - the step failed, or took its worker with it
             return Crashed(error) if isinstance(error, CRASHES) else self._failed(attempt, error)
         except BaseException as error:  # noqa: BLE001 - Celery would lose the message over it

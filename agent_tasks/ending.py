@@ -266,6 +266,8 @@ class Ending:
             end_lease(self.runtime, attempt.run_id, attempt.token)
         except (LedgerUnavailable, SQLAlchemyError) as error:
             logger.warning("run %s: its lease could not be given back (%s); it expires", attempt.run_id, error)
+        if isinstance(crashed.error, KeyboardInterrupt):
+            raise crashed.error  # somebody wants this process to end
 
 
 def _error_of(attempt: Attempt, outcome: Fail) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from billiard.exceptions import SoftTimeLimitExceeded
 from sqlalchemy.exc import SQLAlchemyError
 
 from agent_tasks.clock import microseconds
@@ -12,7 +13,7 @@ from agent_tasks.errors import AgentTasksError, LedgerUnavailable
 from agent_tasks.operations import PROBE, text_of
 from agent_tasks.runs import is_cancelled
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply, RunStatus
-from agent_tasks.suspensions import Lost, about
+from agent_tasks.suspensions import Lost, Wait, about
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,22 +40,26 @@ class Recorder:
     def write(self, attempt: Attempt, name: str, work: Callable[[Connection], T]) -> T:
         """Commit ``work``, again and again while the database gives no answer.
 
-        Each ``work`` finds its own earlier success, so that a lost answer is asked for and not doubled.
+        Each ``work`` finds its own earlier success, so that a lost answer is asked for and not doubled. Celery's soft time
+        limit may strike in the middle: the write is finished all the same, and the attempt goes no further than that.
 
         Raises:
             StepSuspended: the database refused, or gave no answer until the step's time limit.
         """
-        pause, longest = _PAUSES
+        (first, longest), pause = _PAUSES, 0.0
         while True:
             try:
+                time.sleep(pause)
                 return self.runtime.boundary.commit(name, self.runtime.engine, work)
+            except SoftTimeLimitExceeded:
+                again = self.runtime.settings.backoff_seconds(attempt.number)
+                attempt.doomed = attempt.doomed or Wait(f"since its soft time limit struck at {name!r}", seconds=again)
             except LedgerUnavailable as error:
                 if self.runtime.clock.local() >= attempt.deadline:
                     attempt.suspend(Lost(f"the ledger gave no answer until the step's time limit: {error}"))
             except (SQLAlchemyError, AgentTasksError) as error:
                 attempt.suspend(Lost(f"the ledger refused to write {name!r}: {error}"))
-            time.sleep(pause)
-            pause = min(2 * pause, longest)
+            pause = min(2 * pause or first, longest)
 
     def find(self, attempt: Attempt, operation_id: str) -> Operation | None:
         """Read one operation anew."""
@@ -96,6 +101,9 @@ class Recorder:
         else:
             operation.deadline = deadline
             attempt.known[operation.operation_id] = operation
+            if attempt.doomed is not None:  # meanwhile
+                self.never_sent(attempt, operation)
+                attempt.raise_if_doomed()
         return operation
 
     def looked_again(self, connection: Connection, attempt: Attempt, run: RowMapping) -> bool:

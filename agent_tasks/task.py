@@ -7,7 +7,7 @@ import reprlib
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import Task
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, SoftTimeLimitExceeded
 from celery.worker.request import Request
 
 from agent_tasks.boundary import Boundary
@@ -87,6 +87,13 @@ class AgentTask(Task):
         except LedgerUnavailable as error:
             logger.warning(
                 "doorbell of run %s: %s", run_id, error, extra={"action": "ledger_unavailable", "run_id": run_id}
+            )
+            worked = False
+        except SoftTimeLimitExceeded:  # outside the step's own code; the lease expires, and the run goes on
+            logger.warning(
+                "doorbell of run %s: its soft time limit struck",
+                run_id,
+                extra={"action": "time_limit", "run_id": run_id},
             )
             worked = False
         if not worked:

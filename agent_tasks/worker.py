@@ -6,11 +6,14 @@ import logging
 import os
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 
+from agent_tasks.boundary import Boundary
 from agent_tasks.config import Settings
+from agent_tasks.doorbell import RING_HEADER
 from agent_tasks.errors import LedgerUnavailable
 from agent_tasks.heartbeat import LOOK_SECONDS, Heartbeat
 from agent_tasks.migrate import prepare
@@ -127,6 +130,30 @@ class AgentWorkerStep(bootsteps.StartStopStep):
         return not self._slots.leases()
 
 
+class UnknownDoorbells(bootsteps.Step):
+    """Drops doorbells of steps that only another release knows, with a line each, and leaves their runs to the sweepers.
+
+    Celery would log each with its whole body and a traceback, for as long as two releases are at work.
+    """
+
+    def create(self, consumer: Any) -> None:
+        """Ask here first about tasks that nobody registered."""
+        self._consumer, self._others = consumer, consumer.on_unknown_task
+        consumer.on_unknown_task = self._drop
+
+    def _drop(self, body: Any, message: Any, error: BaseException) -> None:
+        if not (message.headers or {}).get(RING_HEADER):
+            self._others(body, message, error)
+            return
+        logger.warning(
+            "a doorbell of %s was left to the sweeper: this worker does not know the step, another release may",
+            message.headers.get("task"),
+            extra={"action": "step_unknown", "task": message.headers.get("task")},
+        )
+        acknowledge = partial(message.ack_log_error, logger, self._consumer.connection_errors)
+        Boundary().ack("doorbell", acknowledge)
+
+
 def _replacer(worker: Any) -> Callable[[], object] | None:
     """Return what lets the pool replace its dead processes now; by itself Celery sometimes looks only every 5 seconds."""
     hub, maintain = getattr(worker, "hub", None), getattr(getattr(worker.pool, "_pool", None), "maintain_pool", None)
@@ -138,3 +165,4 @@ def _replacer(worker: Any) -> Callable[[], object] | None:
 def add_to_worker(app: Celery) -> None:
     """Let every worker of the app keep leases and sweep."""
     app.steps["worker"].add(AgentWorkerStep)
+    app.steps["consumer"].add(UnknownDoorbells)

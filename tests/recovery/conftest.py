@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.recovery.app import VISIBILITY_VARIABLE
+from tests.recovery.app import CONF_VARIABLE, VISIBILITY_VARIABLE
 from tests.recovery.stage import Stage, stage
+
+#: RabbitMQ's replicated queues, the ones that it recommends.
+QUORUM = {"task_default_queue_type": "quorum"}
 
 
 @pytest.fixture
 def on_servers(postgres_database: Callable[[], str], redis_url: str, tmp_path: Path) -> Iterator[Stage]:
     """A stage on PostgreSQL and Redis or Valkey."""
     with stage(tmp_path, {"AGENT_DATABASE_URL": postgres_database(), "AGENT_BROKER_URL": redis_url}) as made:
+        yield made
+
+
+@pytest.fixture
+def on_rabbitmq(
+    postgres_database: Callable[[], str], rabbitmq_queue: dict[str, str], tmp_path: Path
+) -> Iterator[Stage]:
+    """A stage on PostgreSQL and RabbitMQ, with a quorum queue of its own."""
+    services = {"AGENT_DATABASE_URL": postgres_database(), **rabbitmq_queue, CONF_VARIABLE: json.dumps(QUORUM)}
+    with stage(tmp_path, services) as made:
         yield made
 
 

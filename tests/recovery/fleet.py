@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from agent_tasks.demo.supervisor import ProcessEnded, Supervised
 
@@ -18,20 +21,35 @@ class Fleet:
     """Workers under supervision; one that ends in another way than by a kill is a fault, which the test hears of.
 
     Args:
-        environ: of the workers.
+        environs: one for each worker.
         logs: the folder that gets what they print.
-        workers: how many.
         concurrency: processes of each that run steps.
+        name: what the names of the workers begin with.
+        always_restart: start a worker again however it ended.
     """
 
-    def __init__(self, environ: dict[str, str], logs: Path, *, workers: int, concurrency: int = 1) -> None:
+    def __init__(
+        self,
+        environs: Sequence[dict[str, str]],
+        logs: Path,
+        *,
+        concurrency: int = 1,
+        name: str = "w",
+        always_restart: bool = False,
+    ) -> None:
         logs.mkdir(parents=True, exist_ok=True)
-        everything = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
+        fleet = uuid.uuid4().hex[:8]  # two fleets on one RabbitMQ must not share the names of control queues
         self.workers = [
-            Supervised(_command(name, concurrency), everything, logs / f"{name}.log", name)
-            for name in (f"w{number}" for number in range(workers))
+            Supervised(
+                _command(f"{name}{number}.{fleet}", concurrency),
+                {**os.environ, "PYTHONPATH": str(ROOT), **environ},
+                logs / f"{name}{number}.log",
+                f"{name}{number}",
+            )
+            for number, environ in enumerate(environs)
         ]
-        self._logs = logs
+        self.ended = 0  # workers that were started again although nobody had killed them
+        self._logs, self._always_restart = logs, always_restart
         self._retired: Supervised | None = None
         self._over = threading.Event()
         self._fault: ProcessEnded | None = None
@@ -58,25 +76,44 @@ class Fleet:
             raise self._fault
         return True
 
-    def retire(self, pid: int) -> None:
+    def retire(self, pid: int, how: signal.Signals = signal.SIGTERM) -> None:
         """Ask one worker to stop, and do not start it again."""
         self._retired = next(worker for worker in self.workers if worker.pid == pid)
-        self._retired.ask_to_stop()
+        if how is signal.SIGTERM:
+            self._retired.ask_to_stop()
+        else:
+            os.kill(pid, how)
+
+    def said(self, *words: str) -> list[str]:
+        """Return the lines of the workers' logs with one of these words."""
+        logs = [log.read_text(encoding="utf-8", errors="replace") for log in sorted(self._logs.glob("*.log"))]
+        return [line for log in logs for line in log.splitlines() if any(word in line for word in words)]
 
     def errors(self) -> list[str]:
         """What tasks raised: whatever happens, a step's task raises nothing."""
-        logs = (log.read_text(encoding="utf-8", errors="replace") for log in self._logs.glob("*.log"))
-        return [line for log in logs for line in log.splitlines() if "raised unexpected" in line or "malformed" in line]
+        lines = self.said("raised unexpected", "malformed")
+        # A time limit may strike while Celery itself writes its last words about the task.
+        return [line for line in lines if "SoftTimeLimitExceeded" not in line]
 
     def _tend(self) -> None:
         while not self._over.wait(0.02):
             try:
                 for worker in self.workers:
                     if worker is not self._retired:
-                        worker.tend()
+                        self._tend_one(worker)
             except ProcessEnded as fault:
                 self._fault = fault
                 return
+
+    def _tend_one(self, worker: Supervised) -> None:
+        try:
+            worker.tend()
+        except ProcessEnded:
+            if not self._always_restart:
+                raise
+            self.ended += 1
+            worker.stop()
+            worker.__enter__()
 
 
 def _command(name: str, concurrency: int) -> list[str]:
@@ -86,9 +123,22 @@ def _command(name: str, concurrency: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def fleet(environ: dict[str, str], logs: Path, *, workers: int, concurrency: int = 1) -> Iterator[Fleet]:
+def fleet(environs: Sequence[dict[str, str]], logs: Path, **options: Any) -> Iterator[Fleet]:
     """Keep workers running, and none at the end."""
-    with Fleet(environ, logs, workers=workers, concurrency=concurrency) as running:
+    with Fleet(environs, logs, **options) as running:
         yield running
         running.check()
     assert running.errors() == []
+
+
+def children_of(pid: int | None) -> list[int]:
+    """The living children of a process, whichever of its threads made them."""
+    lists = [file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for children in lists for child in children.split() if is_alive(int(child))]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:  # it ended, and was collected, while it was looked at
+        return False

@@ -2,10 +2,17 @@
 
 import pytest
 
-on_each = pytest.mark.parametrize(
-    "where",
-    [
-        pytest.param("on_servers", marks=pytest.mark.serves(ledger="postgresql", broker="redis", pool="prefork")),
-        pytest.param("embedded", marks=pytest.mark.serves(ledger="sqlite", broker="filesystem", pool="prefork")),
-    ],
-)
+PLACES = {
+    "on_servers": pytest.mark.serves(ledger="postgresql", broker="redis", pool="prefork"),
+    "on_rabbitmq": pytest.mark.serves(ledger="postgresql", broker="rabbitmq", pool="prefork"),
+    "embedded": pytest.mark.serves(ledger="sqlite", broker="filesystem", pool="prefork"),
+}
+
+
+def on(*places: str) -> pytest.MarkDecorator:
+    """Run a test on some of the places."""
+    return pytest.mark.parametrize("where", [pytest.param(place, marks=PLACES[place]) for place in places])
+
+
+on_each = on("on_servers", "embedded")
+on_brokers = on("on_servers", "on_rabbitmq")

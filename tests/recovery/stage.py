@@ -7,9 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import redis
+from kombu import Connection
 from sqlalchemy import RowMapping
 
 from agent_tasks import RunFailed, RunHandle, RunUnfinished
@@ -18,12 +20,14 @@ from agent_tasks.demo.operator import Operator
 from agent_tasks.demo.supervisor import open_shop
 from agent_tasks.demo.vendor import Vendor
 from agent_tasks.inbox_client import open_inbox
+from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
 from agent_tasks.states import FINISHED, RunStatus
 from agent_tasks.testing import check_invariants
 from agent_tasks.testing.kills import KILLS_VARIABLE, Kills
 from tests.recovery.app import FOLDER_VARIABLE, SHOP_VARIABLE, books, build
 from tests.recovery.fleet import Fleet, fleet
+from tests.waiting import wait_until
 
 #: Short, so that many runs whose worker is killed take little time; the benchmark measures the default.
 SHORT = {"AGENT_LEASE_SECONDS": "3", "AGENT_SWEEP_SECONDS": "0.5", "AGENT_RING_AGAIN_SECONDS": "2"}
@@ -55,23 +59,52 @@ class Stage:
         books.metadata.create_all(self.runtime.engine)
         self.operator = Operator(open_inbox(self.app), vendor.mail_log)
         self.fleet: Fleet | None = None
-        self._gates, self._notes = folder / "gates", folder / "notes"
-        for made in (self._gates, self._notes):
+        self._gates, self._notes, self._misdeeds = folder / "gates", folder / "notes", folder / "misdeeds"
+        for made in (self._gates, self._notes, self._misdeeds):
             made.mkdir()
 
     @contextlib.contextmanager
-    def workers(self, number: int, *, concurrency: int = 1) -> Iterator[Fleet]:
-        """Keep workers running."""
-        logs = self.folder / "logs"
-        with fleet(self.environ, logs, workers=number, concurrency=concurrency) as self.fleet:
-            yield self.fleet
+    def workers(self, *each: int | dict[str, str], **options: Any) -> Iterator[Fleet]:
+        """Keep workers running: some number of them, or one for each of several environments besides the stage's own."""
+        own: list[dict[str, str]] = []
+        for one in each:
+            own += [{}] * one if isinstance(one, int) else [one]
+        environs = [{**self.environ, **environ} for environ in own]
+        before = self.fleet
+        with fleet(environs, self.folder / "logs", **options) as started:
+            self.fleet = started
+            yield started
+        self.fleet = before
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
-    def enqueue(self, run_id: str, *, gated: bool = False, rung: bool = True, recovery: str | None = None) -> RunHandle:
-        """Start a run; a gated one stays in its first body until the gate opens, and one not rung has no doorbell."""
+    def enqueue(
+        self,
+        run_id: str,
+        *,
+        gated: bool = False,
+        rung: bool = True,
+        agent: str = "shop",
+        misdeed: tuple[str, str] | None = None,
+        recovery: str | None = None,
+    ) -> RunHandle:
+        """Start a run.
+
+        Args:
+            run_id: its id, and that of its cart.
+            gated: it stays in its first body until the gate opens.
+            rung: else it has no doorbell.
+            agent: whose run it is.
+            misdeed: where a body misbehaves (``after charge``), and what it does (see ``tests.recovery.app.MISDEEDS``).
+            recovery: its mode, if not its agent's.
+        """
         if gated:
             (self._gates / run_id).touch()
+        if misdeed is not None:
+            where, what = misdeed
+            if what == "gate":
+                (self._gates / f"{run_id} {where}").touch()
+            (self._misdeeds / f"{run_id} {where}").write_text(what)
         cart = Cart(
             id=run_id,
             customer="Kim",
@@ -81,18 +114,33 @@ class Stage:
         )
         silent = contextlib.nullcontext() if rung else patch.object(self.runtime.bell, "ring", lambda _: None)
         with silent:
-            return self.agent.enqueue({"cart": cart}, run_id=run_id, recovery=recovery)
+            return AppState.of(self.app).agents[agent].enqueue({"cart": cart}, run_id=run_id, recovery=recovery)
 
     def ring_by_hand(self, run_id: str) -> None:
         """Publish a doorbell of the run's first step, whatever the ledger says."""
         self.app.send_task("shop.order", args=(run_id, 1), queue=self.app.conf.task_default_queue)
 
+    def empty_broker(self) -> None:
+        """Delete everything in the broker: messages, and where it is easy the ones that were not acked, and bindings."""
+        url = str(self.app.conf.broker_url)
+        if url.startswith("redis:"):
+            with redis.Redis.from_url(url) as database:
+                database.flushdb()
+        if url.startswith("amqp:"):
+            with Connection(url) as connection:
+                connection.default_channel.queue_purge(self.app.conf.task_default_queue)
+        for path in Path(self.environ["AGENT_DATA_DIR"]).glob("broker/*/*"):
+            path.unlink(missing_ok=True)  # a worker may have taken a message meanwhile
+
     def open_gate(self, run_id: str) -> None:
-        """Let the body of a gated run go on."""
-        (self._gates / run_id).unlink()
+        """Let the body of a gated run go on, wherever its gate is."""
+        gates = [gate for gate in self._gates.iterdir() if gate.name.split()[0] == run_id]
+        assert gates, f"run {run_id} has no gate"
+        for gate in gates:
+            gate.unlink()
 
     def bodies(self, run_id: str) -> list[Body]:
-        """When and where the first body of a gated run began, each time."""
+        """When and where the body of a run came to its gate, each time."""
         path = self.folder / "bodies" / run_id
         lines = path.read_text().split("\n")[:-1] if path.exists() else []
         return [Body(float(at), int(pid), int(worker)) for at, pid, worker in map(str.split, lines)]
@@ -117,6 +165,16 @@ class Stage:
             return False
         return True
 
+    def finish(self, run_ids: Iterable[str], limit_seconds: float = 120) -> None:
+        """Wait until runs have ended, and say of each one that did not what it waits for."""
+        runs = list(run_ids)
+        try:
+            wait_until(lambda: self.all_ended(runs), "all runs ended", limit_seconds)
+        except AssertionError as error:
+            left = [self.row(run_id) for run_id, status in self.statuses(runs).items() if status not in FINISHED]
+            facts = ("run_id", "status", "next_step", "attempts", "crashes", "fence", "due_at", "now", "waiting_for")
+            raise AssertionError(f"{error}: {[{fact: row[fact] for fact in facts} for row in left]}") from error
+
     def statuses(self, run_ids: Iterable[str]) -> dict[str, RunStatus]:
         """Return where runs stand."""
         wanted = set(run_ids)
@@ -131,6 +189,10 @@ class Stage:
             row = self.runtime.runs.find(connection, run_id)
         assert row is not None
         return row
+
+    def misdeeds_left(self) -> list[str]:
+        """What was planned and nobody did."""
+        return [path.name for path in self._misdeeds.iterdir() if path.suffix != ".done"]
 
     # -- what became of them -------------------------------------------------------------------------------------------
 
@@ -152,7 +214,7 @@ class Stage:
 
     def _why(self, run_id: str) -> str:
         try:
-            return f"run {run_id}: {self.agent.run(run_id).get(timeout=0)!r}"
+            return f"run {run_id}: {RunHandle(self.runtime, run_id).get(timeout=0)!r}"
         except (RunFailed, RunUnfinished) as error:
             return str(error)
 

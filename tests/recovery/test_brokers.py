@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
-import redis
 
 from agent_tasks.states import RunStatus
-from tests.recovery.places import on_each
+from tests.recovery.fleet import children_of
+from tests.recovery.places import on, on_each
 from tests.recovery.stage import Stage
 from tests.waiting import wait_until
 
@@ -20,7 +19,7 @@ pytestmark = [pytest.mark.recovery, pytest.mark.slow]
 LIMIT_SECONDS = 100
 
 
-@on_each
+@on("on_servers", "on_rabbitmq", "embedded")
 def test_a_broker_that_is_emptied_while_runs_are_under_way_loses_none_of_them(placed: Stage) -> None:
     under_way, waiting = [f"under-way-{n}" for n in range(2)], [f"waiting-{n}" for n in range(6)]
     with placed.workers(2):
@@ -29,7 +28,7 @@ def test_a_broker_that_is_emptied_while_runs_are_under_way_loses_none_of_them(pl
         wait_until(lambda: all(map(placed.bodies, under_way)), "two bodies ran", LIMIT_SECONDS)
         for run_id in waiting:
             placed.enqueue(run_id)
-        empty_broker(placed)
+        placed.empty_broker()
         assert set(placed.statuses(waiting).values()) == {RunStatus.QUEUED}
         for run_id in under_way:
             placed.open_gate(run_id)
@@ -38,17 +37,7 @@ def test_a_broker_that_is_emptied_while_runs_are_under_way_loses_none_of_them(pl
     assert [len(placed.bodies(run_id)) for run_id in under_way] == [1, 1]
 
 
-def empty_broker(stage: Stage) -> None:
-    """Delete everything in the broker: messages, the ones that were not acked, bindings."""
-    url = str(stage.app.conf.broker_url)
-    if url.startswith("redis:"):
-        with redis.Redis.from_url(url) as database:
-            database.flushdb()
-    for path in Path(stage.environ["AGENT_DATA_DIR"]).glob("broker/*/*"):
-        path.unlink(missing_ok=True)  # a worker may have taken a message meanwhile
-
-
-@on_each
+@on("on_servers", "on_rabbitmq", "embedded")
 def test_of_copies_of_a_doorbell_that_arrive_at_once_one_runs_the_body(placed: Stage) -> None:
     with placed.workers(2, concurrency=2):
         placed.enqueue("rung-twice", gated=True, rung=False)
@@ -94,19 +83,6 @@ def test_a_worker_whose_idle_children_are_killed_again_and_again_goes_on(placed:
         placed.enqueue("last")
         wait_until(lambda: placed.all_ended(["last"]), "the last run ended", LIMIT_SECONDS)
     assert placed.faults(["last"]) == []
-
-
-def children_of(pid: int | None) -> list[int]:
-    """The living children of a process, whichever of its threads made them."""
-    lists = [file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [int(child) for children in lists for child in children.split() if is_alive(int(child))]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:  # it ended, and was collected, while it was looked at
-        return False
 
 
 @on_each

@@ -9,6 +9,7 @@ import pytest
 
 from agent_tasks.boundary import Point
 from agent_tasks.testing.kills import Crossing, Kill
+from tests.recovery.places import on
 from tests.recovery.stage import Stage
 from tests.waiting import wait_until
 
@@ -33,14 +34,14 @@ def test_a_kill_at_any_boundary_repeats_no_effect_on_postgresql_and_redis(on_ser
         kill_parents(on_servers)
 
 
-@pytest.mark.serves(ledger="sqlite", broker="filesystem", pool="prefork")
-def test_a_kill_at_any_kind_of_boundary_repeats_no_effect_on_the_embedded_default(embedded: Stage) -> None:
-    with embedded.workers(3):
-        recorded = recorded_run(embedded)
+@on("embedded", "on_rabbitmq")
+def test_a_kill_at_any_kind_of_boundary_repeats_no_effect_elsewhere(placed: Stage) -> None:
+    with placed.workers(3):
+        recorded = recorded_run(placed)
         points = [crossing.point for crossing in recorded]
         kinds = [index for index, point in enumerate(points) if points.index(point) == index]
-        kill_at(embedded, list(zip(cycle(["child", "worker"]), kinds, strict=False)), recorded)
-        kill_parents(embedded)
+        kill_at(placed, list(zip(cycle(["child", "worker"]), kinds, strict=False)), recorded)
+        kill_parents(placed)
 
 
 def recorded_run(stage: Stage) -> list[Crossing]:

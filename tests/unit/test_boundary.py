@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import signal
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -228,3 +229,37 @@ def test_a_reader_does_not_wait_for_a_writer(engine: Engine) -> None:
     with engine.connect() as writer, writer.begin():
         write("meanwhile", 2)(writer)
         assert notes(engine) == ["before"]
+
+
+class Struck(Exception):
+    """What a time limit raises, from a signal's handler."""
+
+
+@pytest.fixture
+def strike(postgres_url: str) -> Iterator[Engine]:
+    """An engine, and a signal that raises soon in whatever the main thread does."""
+
+    def raise_it(*_: object) -> None:
+        raise Struck
+
+    before = signal.signal(signal.SIGALRM, raise_it)
+    engine = open_engine(postgres_url)
+    yield engine
+    engine.dispose()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("kind", ["read", "commit"])
+def test_a_time_limit_in_the_middle_of_a_statement_is_heard_of_and_the_connection_is_not_used_again(
+    strike: Engine, kind: str
+) -> None:
+    boundary = Boundary()
+
+    def work(connection: Connection) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        connection.execute(text("SELECT pg_sleep(20)"))
+
+    with pytest.raises(Struck):
+        boundary.read(strike, work) if kind == "read" else boundary.commit("step", strike, work)
+    assert boundary.commit("step", strike, lambda connection: connection.scalar(text("SELECT 1"))) == 1

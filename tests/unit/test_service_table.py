@@ -24,7 +24,8 @@ SERVES_POSTGRES = '@pytest.mark.serves(ledger="postgresql", broker="redis", pool
 SERVES_SQLITE = '@pytest.mark.serves(ledger="sqlite", broker="filesystem", pool="prefork")\n'
 PASSES = "def test_{}(): pass\n"
 PROVES_POSTGRES = SERVES_POSTGRES + '@pytest.mark.parametrize("n", [1, 2, 3])\n' + "def test_postgres(n): pass\n"
-PROVES_BOTH = PROVES_POSTGRES + SERVES_SQLITE + PASSES.format("sqlite")
+SERVES_RABBITMQ = SERVES_POSTGRES.replace("redis", "rabbitmq")
+PROVES_ALL = PROVES_POSTGRES + SERVES_RABBITMQ + PASSES.format("rabbitmq") + SERVES_SQLITE + PASSES.format("sqlite")
 
 
 class Run:
@@ -46,8 +47,8 @@ class Run:
 
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_passed_tests_are_counted_over_all_processes(workers: str, tmp_path: Path) -> None:
-    run = Run(tmp_path, PROVES_BOTH, "-n", workers, ci=True)
-    assert run.rows == {"PostgreSQL + Redis/Valkey": 3, "SQLite + filesystem": 1}
+    run = Run(tmp_path, PROVES_ALL, "-n", workers, ci=True)
+    assert run.rows == {"PostgreSQL + Redis/Valkey": 3, "PostgreSQL + RabbitMQ": 1, "SQLite + filesystem": 1}
     assert run.status == 0
 
 
@@ -61,7 +62,11 @@ def test_a_claim_that_no_test_proved_fails_in_ci(workers: str, tmp_path: Path) -
 
 def test_a_skipped_or_failed_test_proves_nothing(tmp_path: Path) -> None:
     tests = SERVES_POSTGRES + "def test_skipped(): pytest.skip()\n" + SERVES_SQLITE + "def test_fails(): assert False\n"
-    assert Run(tmp_path, tests, ci=True).rows == {"PostgreSQL + Redis/Valkey": 0, "SQLite + filesystem": 0}
+    assert Run(tmp_path, tests, ci=True).rows == {
+        "PostgreSQL + Redis/Valkey": 0,
+        "PostgreSQL + RabbitMQ": 0,
+        "SQLite + filesystem": 0,
+    }
 
 
 def test_a_developer_sees_the_table_and_is_not_failed(tmp_path: Path) -> None:

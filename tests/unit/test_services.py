@@ -42,13 +42,15 @@ def test_a_url_in_the_environment_comes_first(folder: Path, monkeypatch: pytest.
     assert services.find("redis", folder) == "redis://elsewhere:1"
 
 
-@pytest.mark.parametrize("service", ["postgresql", "redis"])
+@pytest.mark.parametrize("service", ["postgresql", "redis", "rabbitmq"])
 def test_a_machine_without_the_service_is_told_what_was_tried(
     service: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(services.URL_VARIABLES[service], raising=False)
     monkeypatch.setattr(services, "start", lambda service, folder: '{"error": "neither this nor that"}')
-    with pytest.raises(services.Unavailable, match=rf"no {service} .* neither this nor that. Set AGENT_TEST_\w+_URL"):
+    with pytest.raises(
+        services.Unavailable, match=rf"no {service} .* neither this nor that. Set AGENT_TEST_\w+_URL, or \w+"
+    ):
         services.find(service, folder)
 
 
@@ -96,6 +98,27 @@ def test_a_server_stops_when_its_session_is_killed(redis_server: str, tmp_path: 
         session.send_signal(signal.SIGKILL)
     wait_until(lambda: not answers(url), "the server stops")
     wait_until(lambda: not list(tmp_path.glob("agent-*")), "nothing is left behind")
+
+
+def test_a_server_of_ones_own_stops_and_starts_where_it_was_and_ends_with_its_owner(redis_server: str) -> None:
+    owner = (
+        "import sys; from tests.services import OwnServer\n"
+        "server = OwnServer('redis'); print(server.url, flush=True)\n"
+        "for line in sys.stdin: getattr(server, line.strip())(); print('done', flush=True)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", owner], cwd=services.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as session:
+        assert session.stdin is not None
+        assert session.stdout is not None
+        url = session.stdout.readline().strip()
+        for command, is_there in (("stop", False), ("start", True)):
+            session.stdin.write(f"{command}\n")
+            session.stdin.flush()
+            assert session.stdout.readline() == "done\n"
+            assert answers(url) is is_there
+        session.send_signal(signal.SIGKILL)
+    wait_until(lambda: not answers(url), "the server stops")
 
 
 def test_a_keeper_without_its_server_says_so_in_one_line(folder: Path) -> None:

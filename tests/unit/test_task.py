@@ -13,6 +13,7 @@ from celery.contrib.testing.worker import start_worker
 from celery.signals import setup_logging
 
 from agent_tasks import Agent, done
+from agent_tasks.doorbell import RING_HEADER
 
 NO_DOORBELLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
     ((), {}),
@@ -69,3 +70,24 @@ def test_messages_that_are_no_doorbells_are_acked_with_a_line_each(
     assert order.runtime.bell.depth(queue) == 0  # a worker that stops gives back what it has not acked
     order.runtime.engine.dispose()
     app.close()
+
+
+@pytest.mark.usefixtures("untouched_logging")
+def test_doorbells_of_a_step_that_only_another_release_knows_are_dropped_quietly_and_other_unknown_tasks_are_celerys(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Celery("older", broker="memory://", set_as_current=False)
+    app.conf.update(agent_database_url=f"sqlite:///{tmp_path / 'agent.db'}", task_default_queue=str(tmp_path))
+    order = Agent("order", app=app)
+    order.step(lambda state: done(state["cart"]), name="create")
+    caplog.set_level(logging.INFO)
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
+        app.send_task("order.newer", args=("run-1", 1), headers={RING_HEADER: 1})
+        app.send_task("somebody.elses")
+        assert order.enqueue({"cart": 7}).get(timeout=30) == 7
+
+    (left,) = (record for record in caplog.records if getattr(record, "action", "") == "step_unknown")
+    assert left.levelno == logging.WARNING
+    assert "order.newer" in left.getMessage()
+    (unregistered,) = (r.getMessage() for r in caplog.records if "unregistered task" in r.getMessage())
+    assert "somebody.elses" in unregistered
