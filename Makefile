@@ -13,7 +13,7 @@ SOURCES := agent_tasks checkpoint
 CHECKED := $(SOURCES) tests celeryconfig.py $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types model mutants storm bench check format clean
+.PHONY: help setup demo test lint types model mutants attack storm bench check format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ model: $(INSTALLED) ## check the protocol, as designed and with each part taken 
 
 mutants: $(INSTALLED) ## take one protection after another out of the code, and see that tests notice
 	$(BIN)/python -m tests.mutants $(ARGS)
+
+attack: $(INSTALLED) ## pairs of crashes, zombies and wrong step bodies, in process: ARGS="pairs --full --seed 7"
+	$(BIN)/python -m tests.attack $(ARGS)
 
 storm: $(INSTALLED) ## kill, freeze, restart and cut off everything around a fleet, by chance: ARGS="--seed 7 --broker rabbitmq"
 	$(BIN)/python -m tests.storm $(ARGS)
