@@ -26,7 +26,7 @@ from agent_tasks.inbox import AuditEntry, InboxItem
 from agent_tasks.inbox_client import InboxClient, open_inbox
 from agent_tasks.operations import Operation
 from agent_tasks.outcomes import done, fail
-from agent_tasks.task import AgentTask
+from agent_tasks.plain_task import AgentTask
 from agent_tasks.threads import carry_run
 from agent_tasks.tools import Tool, tool
 

@@ -61,6 +61,9 @@ class Agent:
         Done(output='hello Kim')
     """
 
+    #: Exception classes, beside Python's own, that a caller sees again as they were raised.
+    known_errors: tuple[type[BaseException], ...] = ()
+
     def __init__(
         self,
         name: str,
@@ -72,8 +75,7 @@ class Agent:
         health_check: Callable[[Any], object] | None = None,
         check_messages: bool = True,
     ) -> None:
-        if not name or "." in name:
-            raise AgentTasksError(f"an agent's name must be a word without dots, got {name!r}.")
+        self._check_name(name)
         if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
             raise ConfigurationError(f"max_steps= of agent {name!r} must be a whole number above 0, got {max_steps!r}.")
         self.name, self.app, self.max_steps = name, app, max_steps
@@ -239,6 +241,13 @@ class Agent:
             f"agent {self.name!r} has {len(self.steps)} steps and none with start=True: "
             "put @agent.step(start=True) above the one that runs begin with."
         )
+
+    def check_ready(self) -> None:
+        """Refuse what can only be seen once the whole module is loaded; agents are checked when they are made."""
+
+    def _check_name(self, name: str) -> None:
+        if not name or "." in name:
+            raise AgentTasksError(f"an agent's name must be a word without dots, got {name!r}.")
 
     def _add_tool(self, tool: Tool[..., Any]) -> None:
         if tool.name in self.tools:

@@ -97,6 +97,7 @@ class Attempt:
         self.priority = int(run["priority"])
         #: Claimed when its run was cancelled already: it runs no body, and its waits and questions are about doubts.
         self.settles_only = self.cancelled = is_cancelled(run)
+        self.run = run
         self.known = {operation.operation_id: operation for operation in known}
         self.asked: dict[str, None] = {}
         self.damage: CheckpointError | None = None

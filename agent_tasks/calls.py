@@ -12,7 +12,7 @@ from agent_tasks.putting_off import put_off
 from agent_tasks.recovery import Decision, Promise, decide
 from agent_tasks.retries import retry_after
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply
-from agent_tasks.suspensions import Ask, Asked, Wait, about
+from agent_tasks.suspensions import Ask, Asked, RetryLater, Wait, about
 from agent_tasks.tools import Guard
 from agent_tasks.transactional import execute_transactional
 from checkpoint import codec
@@ -217,9 +217,11 @@ def _read(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
             result = codec.dumps(value)
     except CRASHES:
         raise
+    except RetryLater as later:
+        attempt.suspend(later.wait)  # nothing is recorded, so it is bought again
     except Exception as error:
         put_off(attempt, tool, error)
-        failure = describe_failure(error, tool)
+        failure = describe_failure(error, tool.known_errors)
         _record(attempt, request, seen, status=OperationStatus.FAILED, error=codec.dumps(failure), result=None)
         raise failure_seen_by_step(failure, tool, error) from error
     _record(attempt, request, seen, status=OperationStatus.SUCCEEDED, result=result, error=None)
@@ -264,7 +266,7 @@ def _succeeded(attempt: Attempt, request: Request, operation: Operation, value: 
             result = codec.dumps(value)
     except BaseException as error:  # noqa: BLE001 - a value may do anything when it is looked at
         # It happened. Running the body again would make it happen again, so a person says what the result was.
-        failure = describe_failure(error, request.tool)
+        failure = describe_failure(error, request.tool.known_errors)
         recorder.outcome(attempt, operation, OperationStatus.SUCCEEDED, result_missing=1, error=codec.dumps(failure))
         attempt.suspend(
             Ask(
@@ -276,14 +278,20 @@ def _succeeded(attempt: Attempt, request: Request, operation: Operation, value: 
 
 
 def _failed(attempt: Attempt, request: Request, operation: Operation, error: Exception) -> NoReturn:
-    guard = request.tool.guard
-    refused = isinstance(error, guard.refused) and operation.unsettled == 0
+    guard, later = request.tool.guard, error if isinstance(error, RetryLater) else None
+    judged = error if later is None else later.judged
+    refused = isinstance(judged, guard.refused) and operation.unsettled == 0
+    if later is not None and (refused or guard.effect is Effect.REPEATABLE):
+        fact = {"said": later.wait.reason, "traceback": traceback_of(judged)}
+        date = operation.in_(later.seconds)  # in its row, so that it survives a crash right here
+        attempt.runtime.recorder.outcome(attempt, operation, OperationStatus.PENDING, fact=fact, ask_at=date)
+        attempt.suspend(later.wait)
     if refused or guard.effect is Effect.REPEATABLE:
         put_off(attempt, request.tool, error, operation)
-        failure = describe_failure(error, request.tool)
+        failure = describe_failure(error, request.tool.known_errors)
         attempt.runtime.recorder.outcome(attempt, operation, OperationStatus.FAILED, error=codec.dumps(failure))
         raise failure_seen_by_step(failure, request.tool, error) from error
-    _doubt(attempt, request, operation, error)
+    _doubt(attempt, request, operation, judged, later)
 
 
 def _interrupted(attempt: Attempt, request: Request, operation: Operation, error: BaseException) -> None:
@@ -293,13 +301,17 @@ def _interrupted(attempt: Attempt, request: Request, operation: Operation, error
     attempt.runtime.recorder.outcome(attempt, operation, OperationStatus.PENDING)
 
 
-def _doubt(attempt: Attempt, request: Request, operation: Operation, error: BaseException) -> NoReturn:
+def _doubt(
+    attempt: Attempt, request: Request, operation: Operation, error: BaseException, later: RetryLater | None = None
+) -> NoReturn:
     """An ambiguous end: nobody here can tell, and the step's code never sees it (I6, I15)."""
     runtime, tool = attempt.runtime, request.tool
     text = f"{type(error).__name__}: {text_of(error)}"
-    pause = runtime.settings.backoff_seconds(operation.attempts)
-    named = retry_after(error) if tool.guard.effect is Effect.KEYED else None
-    pause = max(pause, named or 0)
+    pause = runtime.settings.backoff_seconds(operation.attempts) if later is None else later.seconds
+    named = None
+    if tool.guard.effect is Effect.KEYED:
+        named = retry_after(error) if later is None else later.seconds
+    pause, retried = max(pause, named or 0), later is not None
     logger.warning(
         "run %s: step %s: nobody can tell whether %s happened (operation %s): %s; %s",
         attempt.run_id,
@@ -315,10 +327,11 @@ def _doubt(attempt: Attempt, request: Request, operation: Operation, error: Base
     not_before = {} if named is None else {"ask_at": operation.in_(named)}
     runtime.recorder.outcome(attempt, operation, OperationStatus.UNKNOWN, fact=fact, **not_before)
     if tool.guard.effect is Effect.KEYED:
-        attempt.suspend(Wait(f"before {tool.name} is sent again with the same key ({text})", seconds=pause))
-    attempt.suspend(
-        Wait(f"until nobody can be in the middle of {tool.name} any more ({text})", until=operation.row["horizon_at"])
-    )
+        reason = f"before {tool.name} is sent again with the same key ({text})"
+        attempt.suspend(Wait(reason, seconds=pause, retried=retried))
+    reason = f"until nobody can be in the middle of {tool.name} any more ({text})"
+    seconds = 0.0 if later is None else later.seconds
+    attempt.suspend(Wait(reason, until=operation.row["horizon_at"], seconds=seconds, retried=retried))
 
 
 def _what_comes_next(tool: Tool[..., Any], pause: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.errors import AgentTasksError, RunNotFound
-from agent_tasks.runs import is_cancelled
+from agent_tasks.runs import EXPIRED, is_cancelled
 from agent_tasks.signing import check_signed
 from agent_tasks.states import FINISHED, Question, RunRequest, RunStatus
 
@@ -52,6 +52,12 @@ def _end_now(runtime: Runtime, connection: Connection, run_id: str) -> bool:
     runtime.inbox.close_all(connection, run_id, who, CANCEL, why)
     runtime.runs.end(connection, run_id, RunStatus.CANCELLED, _error(who, why))
     return True
+
+
+def expire(runtime: Runtime, connection: Connection, run_id: str) -> None:
+    """End a run that nobody began before it expired."""
+    if runtime.runs.expire_unbegun(connection, run_id):
+        runtime.inbox.audit(connection, run_id, None, "expires=", CANCEL, EXPIRED)
 
 
 def end_cancelled(runtime: Runtime, connection: Connection, attempt: Attempt, *, advance: bool) -> None:

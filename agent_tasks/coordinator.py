@@ -14,13 +14,13 @@ from agent_tasks.ending import Crashed, Ending
 from agent_tasks.errors import BadOutcome, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
 from agent_tasks.fallback import examine
 from agent_tasks.lines import next_place, standing_line
-from agent_tasks.operations import CRASHES, name_of, text_of, traceback_of
+from agent_tasks.operations import CRASHES, describe_failure, text_of, traceback_of
 from agent_tasks.outcomes import Done, Fail, Next, Outcome
 from agent_tasks.retries import Retry, as_told
 from agent_tasks.runs import is_cancelled
 from agent_tasks.states import RunStatus
 from agent_tasks.steps import Step, StepState, what_is_wrong
-from agent_tasks.suspensions import Ask, Cancelled, Lost, steps_are_spent
+from agent_tasks.suspensions import Ask, Cancelled, Lost, RetryLater, steps_are_spent
 from checkpoint import CheckpointState
 from checkpoint.errors import CheckpointError, CheckpointNotFound
 
@@ -202,6 +202,10 @@ class Coordinator:
         except StepSuspended as suspended:
             attempt.doomed = attempt.doomed or Lost(str(suspended))
             return Fail(str(suspended))
+        except RetryLater as later:
+            with suppress(StepSuspended):  # a doubt or an orphan comes first; then the step is run again all the same
+                settle_unasked(attempt, at_end=True, goes_on=True)
+            return Retry(later.seconds, later.wait.reason, spends=True)
         except Exception as error:  # noqa: BLE001 - the step failed, or took its worker with it
             return Crashed(error) if isinstance(error, CRASHES) else self._failed(attempt, error)
         except BaseException as error:  # noqa: BLE001 - Celery would lose the message over it
@@ -236,7 +240,7 @@ class Coordinator:
             extra={"action": "step_failed", "run_id": attempt.run_id, "seq": attempt.seq},
         )
         attempt.raised = error
-        attempt.failure = {"type": name_of(error), "text": said, "traceback": text}
+        attempt.failure = {**describe_failure(error, attempt.agent.known_errors), "traceback": text}
         with suppress(StepSuspended):  # a doubt or an orphan comes first; the step fails again after it is settled
             settle_unasked(attempt, at_end=True, goes_on=retry is not None)
         return retry or Fail(said)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from celery.utils import uuid
 from kombu.exceptions import ChannelError
 
+from agent_tasks.messages import headers_of
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from celery import Celery
 
     from agent_tasks.boundary import Boundary
@@ -32,11 +36,27 @@ class Ring:
     step: str
     queue: str
     priority: int = 0
+    plain_task: str | None = None  # of a run that is one plain Celery task
+    message: bytes | None = None  # what goes with each doorbell of it; see agent_tasks.messages
+
+    @classmethod
+    def of(cls, row: Mapping[Any, Any]) -> Ring:
+        """Return the doorbell of a run as its row stands."""
+        return cls(
+            str(row["run_id"]),
+            int(row["seq"]) + 1,
+            row["agent"],
+            row["next_step"],
+            row["queue"],
+            row["priority"],
+            row["task"],
+            row["message"],
+        )
 
     @property
     def task(self) -> str:
-        """Name of the step's Celery task."""
-        return f"{self.agent}.{self.step}"
+        """Name of the Celery task that answers it."""
+        return self.plain_task or f"{self.agent}.{self.step}"
 
 
 class Bell(Protocol):
@@ -82,15 +102,19 @@ class CeleryBell:
             "interval_step": 0.2,
             "interval_max": 1.0,
         }
+        # A revoked id must not mute the run of a step; the run of a plain task is what its caller knows by the id.
+        task_id = uuid() if ring.plain_task is None else ring.run_id
         with self.app.producer_pool.acquire(block=True, timeout=10) as producer:
             self.app.send_task(
                 ring.task,
-                args=(ring.run_id, ring.seq),
-                task_id=uuid(),
+                args=[ring.run_id, ring.seq],
+                task_id=task_id,
                 producer=producer,
                 queue=ring.queue,
                 ignore_result=True,
-                headers={RING_HEADER: 1},
+                add_to_parent=False,
+                expires=None,
+                headers={**headers_of(ring.message), RING_HEADER: 1},
                 retry=True,
                 retry_policy=retry,
                 **({"priority": ring.priority} if ring.priority else {}),

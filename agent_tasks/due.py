@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, func, select, update
 
 from agent_tasks.schema import PROTOCOL
-from agent_tasks.states import RunStatus
+from agent_tasks.states import FINISHED, RunStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from agent_tasks.runs import Runs
+
+
+#: Runs that are rung for when their due_at has passed.
+_RUNG = [str(status) for status in (RunStatus.QUEUED, *sorted(FINISHED))]
 
 
 class Due:
@@ -46,15 +50,13 @@ class Due:
         ).all()
 
     def queues(self, connection: Connection) -> Sequence[str]:
-        """Return the queues in which a queued run has not been heard of for too long."""
+        """Return the queues in which a queued run, or the end of one, has not been heard of for too long."""
         c = self.table.c
-        rows = connection.execute(
-            select(c.queue).distinct().where(c.due_at <= self.clock.now(), c.status == RunStatus.QUEUED)
-        )
+        rows = connection.execute(select(c.queue).distinct().where(c.due_at <= self.clock.now(), c.status.in_(_RUNG)))
         return [str(queue) for (queue,) in rows]
 
     def in_queue(self, connection: Connection, queue: str, limit: int) -> Sequence[Any]:
-        """Return the queued runs of one queue to ring for, in order."""
+        """Return the runs of one queue to ring for, in order: queued ones, and ended ones that Celery has not heard of."""
         c = self.table.c
         return connection.execute(
             select(
@@ -67,17 +69,20 @@ class Due:
                 c.updated_at,
                 c.priority,
                 c.waiting_for,
+                c.status,
+                c.task,
+                c.message,
                 self.clock.now().label("now"),
             )
-            .where(c.due_at <= self.clock.now(), c.status == RunStatus.QUEUED, c.queue == queue, c.protocol <= PROTOCOL)
+            .where(c.due_at <= self.clock.now(), c.status.in_(_RUNG), c.queue == queue, c.protocol <= PROTOCOL)
             .order_by(c.priority.desc(), c.due_at)
             .limit(limit)
         ).all()
 
     def rung_in_queue(self, connection: Connection, queue: str, limit: int) -> int:
-        """Return how many queued runs of a queue were rung for lately and are not heard of yet; ``limit`` at the most."""
+        """Return how many runs of a queue were rung for lately and are not heard of yet; ``limit`` at the most."""
         c = self.table.c
-        lately = select(c.run_id).where(c.due_at > self.clock.now(), c.status == RunStatus.QUEUED, c.queue == queue)
+        lately = select(c.run_id).where(c.due_at > self.clock.now(), c.status.in_(_RUNG), c.queue == queue)
         return int(connection.execute(select(func.count()).select_from(lately.limit(limit).subquery())).scalar_one())
 
     def wake(self, connection: Connection, run_id: str) -> bool:
@@ -93,12 +98,12 @@ class Due:
         seen_due_at: int,
         again_in_seconds: float,
         waiting_for: str | None = None,
+        *,
+        status: RunStatus = RunStatus.QUEUED,
     ) -> bool:
         """Move a passed ``due_at`` before ringing; False if somebody else did, who then rings."""
         c = self.table.c
-        due = and_(
-            c.run_id == run_id, c.status == RunStatus.QUEUED, c.due_at == seen_due_at, c.due_at <= self.clock.now()
-        )
+        due = and_(c.run_id == run_id, c.status == status, c.due_at == seen_due_at, c.due_at <= self.clock.now())
         statement = update(self.table).where(due, self.runs.unheld(due))
         return (
             connection.execute(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.agent import Agent
+    from agent_tasks.runtime import Runtime
 
 #: Highest priority; AMQP carries it in a byte.
 MAX_PRIORITY = 255
@@ -35,9 +36,9 @@ def enqueue(
     agent: Agent, state: dict[str, Any], *, run_id: str, dedupe_key: str | None, priority: int, recovery: str
 ) -> RunHandle:
     """See ``Agent.enqueue``."""
-    _check_text("run_id", run_id)
+    check_id("run_id", run_id)
     if dedupe_key is not None:
-        _check_text("dedupe_key", dedupe_key)
+        check_id("dedupe_key", dedupe_key)
     if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
         raise AgentTasksError(f"priority must be a whole number from 0 to {MAX_PRIORITY}, got {priority!r}.")
     if not isinstance(state, dict):
@@ -56,32 +57,60 @@ def enqueue(
             f"the input of agent {agent.name!r} cannot be stored, so no run was made: {error}"
         ) from error
     runtime = agent.runtime
-    queue = runtime.bell.queue_for(f"{agent.name}.{step.name}")
+    row = make_run(
+        runtime,
+        checkpoint,
+        agent=agent.name,
+        dedupe_key=dedupe_key,
+        input_digest=digest,
+        next_step=step.name,
+        queue=runtime.bell.queue_for(f"{agent.name}.{step.name}"),
+        priority=priority,
+        recovery=mode,
+    )
+    runtime.ring(str(row["run_id"]))
+    return RunHandle(runtime, str(row["run_id"]))
+
+
+def make_run(
+    runtime: Runtime,
+    checkpoint: CheckpointState,
+    *,
+    agent: str,
+    dedupe_key: str | None,
+    input_digest: str,
+    **values: Any,
+) -> RowMapping:
+    """Write a run and its input in one commit, or find the one that has its id or its dedupe key.
+
+    Args:
+        runtime: whose ledger gets the run.
+        checkpoint: the input.
+        agent: name of the definition.
+        dedupe_key: unique for an agent.
+        input_digest: of what makes two inputs the same.
+        **values: for ``runs.insert``.
+
+    Raises:
+        DedupeConflict: the run that exists was started with another input.
+        LedgerUnavailable: the database did not answer.
+    """
+    run_id = checkpoint.run_id
 
     def work(connection: Connection) -> RowMapping:
-        made = runtime.runs.insert(
-            connection,
-            run_id=run_id,
-            agent=agent.name,
-            dedupe_key=dedupe_key,
-            input_digest=digest,
-            next_step=step.name,
-            queue=queue,
-            priority=priority,
-            recovery=mode,
-        )
-        if made:
+        own = {"agent": agent, "dedupe_key": dedupe_key, "input_digest": input_digest}
+        if runtime.runs.insert(connection, **{**values, **own, "run_id": run_id}):
             runtime.store.save(checkpoint, connection=connection)
         row = runtime.runs.find(connection, run_id)
         if row is None and dedupe_key is not None:
-            row = runtime.runs.find_by_dedupe_key(connection, agent.name, dedupe_key)
+            row = runtime.runs.find_by_dedupe_key(connection, agent, dedupe_key)
         assert row is not None  # noqa: S101 - one of the two unique keys refused the insert
         return row
 
-    row = _send(agent, work)
+    row = _send(runtime, work)
     if (
-        row["agent"] != agent.name
-        or row["input_digest"] != digest
+        row["agent"] != agent
+        or row["input_digest"] != input_digest
         or (row["run_id"] == run_id and row["dedupe_key"] != dedupe_key)
     ):
         subject = f"dedupe key {dedupe_key!r}" if row["run_id"] != run_id else f"run id {run_id!r}"
@@ -89,15 +118,14 @@ def enqueue(
             f"{subject} belongs to run {row['run_id']!r} of agent {row['agent']!r}, which was started with another input; no "
             "run was made. Use the run that exists, or another key for another job."
         )
-    runtime.ring(str(row["run_id"]))
-    return RunHandle(runtime, str(row["run_id"]))
+    return row
 
 
-def _send(agent: Agent, work: Any) -> RowMapping:
+def _send(runtime: Runtime, work: Any) -> RowMapping:
     """Commit, and ask again where the answer was lost: the run's id is the caller's, so a retry is the same run."""
     for tried in range(_TRIES):
         try:
-            row: RowMapping = agent.runtime.boundary.commit("enqueue", agent.runtime.engine, work)
+            row: RowMapping = runtime.boundary.commit("enqueue", runtime.engine, work)
         except LedgerUnavailable as error:
             if not error.ambiguous or tried == _TRIES - 1:
                 raise
@@ -121,6 +149,7 @@ def recovery_mode(mode: object) -> Recovery:
     return Recovery(mode)
 
 
-def _check_text(name: str, value: object) -> None:
+def check_id(name: str, value: object) -> None:
+    """Refuse what cannot be an id in every database."""
     if not is_id(value):
         raise AgentTasksError(f"{name} must be a text of 1 to {MAX_ID_LENGTH} characters without NUL, got {value!r}.")

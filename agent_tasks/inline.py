@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent_tasks.clock import MICROSECONDS
 from agent_tasks.config import Settings
 from agent_tasks.coordinator import Coordinator
 from agent_tasks.doorbell import InlineBell
@@ -13,18 +16,41 @@ from agent_tasks.errors import RunFailed
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
 from agent_tasks.runtime import Runtime
+from agent_tasks.states import FINISHED, RunStatus
+from agent_tasks.sweeper import Sweeper
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from agent_tasks.agent import Agent
     from agent_tasks.doorbell import Ring
 
 
+@cache
+def _empty_ledger() -> bytes:
+    """An SQLite file with empty tables: making them takes longer than most runs, and a test suite needs many."""
+    with tempfile.TemporaryDirectory(prefix="agent-tasks-") as folder:
+        ledger = Path(folder) / "ledger.db"
+        upgrade(f"sqlite:///{ledger}")
+        return ledger.read_bytes()
+
+
+@contextmanager
+def own_ledger() -> Iterator[Runtime]:
+    """Make a runtime on a ledger of its own, whose doorbells stay in memory."""
+    with tempfile.TemporaryDirectory(prefix="agent-tasks-") as folder:
+        ledger = Path(folder) / "ledger.db"
+        ledger.write_bytes(_empty_ledger())
+        runtime = Runtime(Settings(f"sqlite:///{ledger}"), InlineBell)
+        try:
+            yield runtime
+        finally:
+            runtime.engine.dispose()
+
+
 def run_inline(agent: Agent, state: dict[str, Any]) -> Any:
     """See ``Agent.run_inline``."""
-    with tempfile.TemporaryDirectory(prefix="agent-tasks-") as folder:
-        url = f"sqlite:///{Path(folder) / 'ledger.db'}"
-        upgrade(url)
-        runtime = Runtime(Settings(url), InlineBell)
+    with own_ledger() as runtime:
         app_state = AppState.of(agent.app)
         app_state.use_runtime(runtime)
         try:
@@ -36,7 +62,6 @@ def run_inline(agent: Agent, state: dict[str, Any]) -> Any:
                 raise failed from raised.get(run.run_id)
         finally:
             app_state.use_runtime(None)
-            runtime.engine.dispose()
 
 
 def answer_all(runtime: Runtime, agent: Agent) -> dict[str, Exception]:
@@ -51,6 +76,23 @@ def answer_all(runtime: Runtime, agent: Agent) -> dict[str, Exception]:
     while bell.rings:
         raised.update(answer(runtime, agent, bell.rings.popleft()))
     return raised
+
+
+def run_to_its_end(runtime: Runtime, agent: Agent, run_id: str) -> dict[str, Exception]:
+    """Answer, sweep and let time pass until a run has ended or waits for a person.
+
+    Returns:
+        What steps raised that ended their runs as failed, by run id.
+    """
+    sweeper, raised = Sweeper(runtime), dict[str, Exception]()
+    while True:
+        raised.update(answer_all(runtime, agent))
+        row = runtime.boundary.read(runtime.engine, lambda connection: runtime.runs.find(connection, run_id))
+        if row is None or row["status"] in FINISHED or row["status"] == RunStatus.NEEDS_ATTENTION:
+            return raised
+        missing = max(0, row["due_at"] - row["now"]) / MICROSECONDS
+        runtime.clock.advance(missing + 0.001)
+        sweeper.sweep()
 
 
 def answer(runtime: Runtime, agent: Agent, ring: Ring) -> dict[str, Exception]:

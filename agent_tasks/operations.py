@@ -156,9 +156,14 @@ def name_of(error: BaseException) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def describe_failure(error: BaseException, tool: Tool[..., Any]) -> dict[str, Any]:
-    """Return a failure as it is recorded; ``as`` names the class that every attempt sees."""
-    fitting = sorted((c for c in tool.guard.refused if isinstance(error, c)), key=lambda c: type(error) is not c)
+def describe_failure(error: BaseException, known: tuple[type[BaseException], ...]) -> dict[str, Any]:
+    """Return a failure as it is recorded; ``as`` names the class that every attempt sees.
+
+    Args:
+        error: what was raised.
+        known: the classes that the definition names, beside Python's own.
+    """
+    fitting = sorted((c for c in known if isinstance(error, c)), key=lambda c: type(error) is not c)
     seen_as = f"refused:{fitting[0].__module__}.{fitting[0].__qualname__}" if fitting else None
     if seen_as is None and getattr(builtins, type(error).__name__, None) is type(error):
         seen_as = f"builtin:{type(error).__name__}"
@@ -169,7 +174,7 @@ def describe_failure(error: BaseException, tool: Tool[..., Any]) -> dict[str, An
     except BaseException:  # noqa: BLE001 - an argument that cannot be stored must not hide the failure
         args = None
     failure = {"type": name_of(error), "text": text_of(error), "as": seen_as, "args": args}
-    if isinstance(failure_seen_by_step(failure, tool), ToolFailed):
+    if recorded_failure(failure, known) is None:
         failure["as"] = None  # a later attempt cannot make an exception of this class, so this one raises none
     return failure
 
@@ -177,24 +182,32 @@ def describe_failure(error: BaseException, tool: Tool[..., Any]) -> dict[str, An
 def failure_seen_by_step(
     failure: dict[str, Any], tool: Tool[..., Any], original: BaseException | None = None
 ) -> BaseException:
-    """Return the exception that a step sees for a recorded failure: of the same class in every attempt.
+    """Return the exception that a step sees for a recorded failure: of the same class in every attempt."""
+    seen = recorded_failure(failure, tool.known_errors, original)
+    return seen or ToolFailed(tool.name, failure["type"], failure["text"])
 
-    Classes come from the tool's own ``refused=`` and from Python's built-ins; the record names no code to import (I11).
+
+def recorded_failure(
+    failure: Mapping[str, Any], known: tuple[type[BaseException], ...], original: BaseException | None = None
+) -> BaseException | None:
+    """Return the exception that a record stands for, or None if its class is not known here.
+
+    Classes come from the definition, such as a tool's ``refused=``, and from Python's built-ins; the record names no
+    code to import (I11).
     """
-    seen_as = failure["as"]
+    seen_as = failure.get("as")
     if seen_as is None:
-        return ToolFailed(tool.name, failure["type"], failure["text"])
+        return None
     kind, _, name = seen_as.partition(":")
     if kind == "builtin":
         cls = getattr(builtins, name)
     else:
-        cls = next((c for c in tool.guard.refused if f"{c.__module__}.{c.__qualname__}" == name), None)
-        if cls is None:  # the class left the declaration since
-            return ToolFailed(tool.name, failure["type"], failure["text"])
+        cls = next((c for c in known if f"{c.__module__}.{c.__qualname__}" == name), None)
+        if cls is None:  # the class left the definition since
+            return None
     if original is not None and type(original) is cls:
         return original
-    rebuilt = _rebuilt(cls, failure["args"], failure["text"])
-    return rebuilt or ToolFailed(tool.name, failure["type"], failure["text"])
+    return _rebuilt(cls, failure["args"], failure["text"])
 
 
 def _rebuilt(cls: type[BaseException], stored: Any, text: str) -> BaseException | None:

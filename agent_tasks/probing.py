@@ -81,7 +81,7 @@ def _happened(attempt: Attempt, tool: Tool[..., Any], operation: Operation, answ
         with outside_run():
             result = codec.dumps(answer.result)
     except BaseException as error:  # noqa: BLE001 - a value may do anything when it is looked at
-        failure = codec.dumps(describe_failure(error, tool))
+        failure = codec.dumps(describe_failure(error, tool.known_errors))
         recorder.answer(
             attempt,
             operation,

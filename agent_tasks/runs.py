@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, select, tuple_, update
+from sqlalchemy import and_, case, null, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agent_tasks.schema import PROTOCOL
-from agent_tasks.states import RunRequest, RunStatus
+from agent_tasks.states import FINISHED, RunRequest, RunStatus
 from agent_tasks.suspensions import Ask, Wait
 from checkpoint import codec
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from agent_tasks.retries import Retry
     from agent_tasks.schema import Tables
 
+#: Why a run was cancelled that nobody began in time; Celery's word for it.
+EXPIRED = "expired"
+
 #: A run that no attempt owns.
 _NO_LEASE: dict[str, Any] = {"lease_owner": None, "lease_token": None}
 
@@ -36,17 +39,32 @@ class Runs:
 
     # -- making and reading ------------------------------------------------------------------------------------------
 
-    def insert(self, connection: Connection, **values: Any) -> bool:
-        """Write a queued run; False if its id or its dedupe key is taken."""
+    def insert(
+        self, connection: Connection, *, begins_in: float | None = None, ends_in: float | None = None, **values: Any
+    ) -> bool:
+        """Write a run; False if its id or its dedupe key is taken.
+
+        Args:
+            connection: whose transaction is the caller's.
+            begins_in: seconds until it may be claimed; at once if not given.
+            ends_in: seconds until it is too late for its first attempt; never if not given.
+            **values: of its columns.
+        """
         dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
         now = self.clock.now()
+        if begins_in is None:
+            begin: dict[str, Any] = {"status": RunStatus.QUEUED, "due_at": self._ring_again()}
+        else:
+            waiting_for = "the time that its caller named"
+            begin = {"status": RunStatus.WAITING, "due_at": self.clock.in_(begins_in), "waiting_for": waiting_for}
         statement = (
             dialect.insert(self.table)
             .values(
                 **values,
+                **begin,
+                expires_at=None if ends_in is None else self.clock.in_(ends_in),
                 protocol=PROTOCOL,
                 version=1,
-                status=RunStatus.QUEUED,
                 line=0,
                 line_start_seq=0,
                 seq=0,
@@ -56,7 +74,6 @@ class Runs:
                 crashes=0,
                 created_at=now,
                 updated_at=now,
-                due_at=self._ring_again(),
             )
             .on_conflict_do_nothing()
         )
@@ -99,6 +116,7 @@ class Runs:
                 c.next_step == step,
                 c.status == RunStatus.QUEUED,
                 c.protocol <= PROTOCOL,
+                or_(c.expires_at.is_(None), c.expires_at > self.clock.now(), c.attempts > 0),
             )
             .values(
                 status=RunStatus.RUNNING,
@@ -201,7 +219,7 @@ class Runs:
             next_step=None,
             output=codec.dumps(output) if status is RunStatus.SUCCEEDED else None,
             error=None if error is None else codec.dumps(error),
-            due_at=None,
+            due_at=self._result_due(),
             finished_at=self.clock.now(),
         )
 
@@ -228,12 +246,18 @@ class Runs:
         values: dict[str, Any] = {"status": RunStatus.QUEUED, "due_at": self._ring_again(), "waiting_for": None}
         if row["wakeups"] == attempt.wakeups:
             if isinstance(suspension, Wait):
-                until = suspension.until if suspension.until is not None else self.clock.in_(suspension.seconds)
-                values = {"status": RunStatus.WAITING, "due_at": until, "waiting_for": suspension.reason}
+                due_at = self._end_of(suspension)
+                values = {"status": RunStatus.WAITING, "due_at": due_at, "waiting_for": suspension.reason}
             elif isinstance(suspension, Ask):
                 values = {"status": RunStatus.NEEDS_ATTENTION, "due_at": None, "waiting_for": suspension.reason}
+        if isinstance(suspension, Wait) and suspension.retried:
+            values["retries"] = self.table.c.retries + 1
         self._leave(connection, attempt, **values)
         return RunStatus(values["status"])
+
+    def _end_of(self, wait: Wait) -> ColumnElement[int]:
+        pause = self.clock.in_(wait.seconds)
+        return pause if wait.until is None else case((pause > wait.until, pause), else_=wait.until)
 
     def give_back(self, connection: Connection, attempt: Attempt) -> bool:
         """Make the attempt's run claimable at once; False if the attempt does not own it."""
@@ -357,13 +381,31 @@ class Runs:
             **_NO_LEASE,
             "status": status,
             "error": codec.dumps(error),
-            "due_at": None,
+            "due_at": self._result_due(),
             "waiting_for": None,
             "next_step": None,
             "updated_at": self.clock.now(),
             "finished_at": self.clock.now(),
         }
         return connection.execute(statement.values(**values)).rowcount == 1
+
+    def expire_unbegun(self, connection: Connection, run_id: str) -> bool:
+        """End a run as cancelled that nobody began before it expired."""
+        row = self.find(connection, run_id, lock=True)
+        if row is None or row["attempts"] or row["expires_at"] is None or row["expires_at"] > row["now"]:
+            return False
+        error = {"type": "cancelled", "text": EXPIRED, "traceback": ""}
+        return self.end(connection, run_id, RunStatus.CANCELLED, error, was=(RunStatus.QUEUED,))
+
+    def result_stored(self, connection: Connection, run_id: str) -> None:
+        """Let a finished run rest: Celery knows how it ended."""
+        c = self.table.c
+        ended = c.status.in_([str(status) for status in FINISHED])
+        connection.execute(update(self.table).where(c.run_id == run_id, ended).values(due_at=None))
+
+    def _result_due(self) -> ColumnElement[int]:
+        """When to ring for a run that ends now; Celery has to hear of the end of those that keep a result."""
+        return case((self.table.c.keeps_result == 1, self._ring_again()), else_=null())
 
     def requeue(self, connection: Connection, *where: ColumnElement[bool]) -> bool:
         """Make the run that fits claimable now; False if none does."""

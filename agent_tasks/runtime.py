@@ -21,7 +21,7 @@ from agent_tasks.retention import Retention
 from agent_tasks.runs import Runs
 from agent_tasks.schema import tables
 from agent_tasks.slots import SLOTS_VARIABLE, Slots
-from agent_tasks.states import RunStatus
+from agent_tasks.states import FINISHED, RunStatus
 from checkpoint.sql import SqlStore
 
 if TYPE_CHECKING:
@@ -100,10 +100,12 @@ class Runtime:
         return secrets.token_hex(16)
 
     def ring(self, run_id: str) -> None:
-        """Ring for a run if it is queued."""
+        """Ring for a run if it is queued, or if it ended and Celery has not heard of it."""
         row = self.boundary.read(self.engine, lambda connection: self.runs.find(connection, run_id))
-        if row is not None and row["status"] == RunStatus.QUEUED:
-            self.bell.ring(Ring(run_id, row["seq"] + 1, row["agent"], row["next_step"], row["queue"], row["priority"]))
+        if row is None:
+            return
+        if row["status"] == RunStatus.QUEUED or (row["status"] in FINISHED and row["due_at"] is not None):
+            self.bell.ring(Ring.of(row))
 
     def forget_after_fork(self) -> None:
         """Drop connections that belong to the parent, without closing them."""

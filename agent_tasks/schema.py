@@ -115,7 +115,7 @@ def _runs(prefix: str, metadata: MetaData) -> Table:
         Column("steps_allowed", Integer),  # beyond it a person is asked; NULL: what the agent says
         Column("task", String(400)),  # that its doorbells ring, for a plain task; NULL: the task of the step
         Column("message", LargeBinary),  # plain tasks: what Celery's own features need with each doorbell
-        Column("keeps_result", SmallInteger, nullable=False, server_default="0"),  # Celery's backend wants its result
+        Column("keeps_result", SmallInteger, nullable=False, server_default="0"),  # Celery has to hear of its end
         Column("expires_at", BigInteger),  # no first attempt begins after it
         UniqueConstraint("agent", "dedupe_key", name=f"{prefix}runs_dedupe"),
         # Finished runs have due_at NULL and leave the index where it can be partial.

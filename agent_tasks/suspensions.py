@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.identity import item_id
+from agent_tasks.operations import text_of
 from agent_tasks.states import REPLIES, Question
 
 if TYPE_CHECKING:
@@ -62,14 +63,18 @@ class Lost:
 
 @dataclass(frozen=True)
 class Wait:
-    """The run waits for a due time: ``until`` (microseconds on the database's clock), or ``seconds`` from now.
+    """The run waits for a due time: ``until`` (microseconds on the database's clock), ``seconds`` from now, or the later.
 
-    A person may answer ``questions`` before that, and need not.
+    Args:
+        reason: said to people.
+        retried: the wait is a retry that the step's own code asked for, and is counted as one.
+        questions: that a person may answer before that, and need not.
     """
 
     reason: str
     until: int | None = None
     seconds: float = 0.0
+    retried: bool = False
     questions: tuple[Asked, ...] = ()
 
 
@@ -106,6 +111,29 @@ def steps_are_spent(run_id: str, step: str, allowed: int, more: int) -> Ask:
         f"its {allowed} steps are spent, and {step} would be the next",
         (Asked(Question.STEPS, run_id, attempts=allowed, detail=detail),),
     )
+
+
+class RetryLater(Exception):
+    """A body asks to be run again later. What it had done by then is judged as if it had ended with its cause.
+
+    Attributes:
+        cause: the exception that it asks for a retry after, if there is one.
+        seconds: until then.
+    """
+
+    cause: Exception | None = None
+    seconds: float = 0.0
+
+    @property
+    def judged(self) -> Exception:
+        """What says whether the request happened."""
+        return self.cause or self
+
+    @property
+    def wait(self) -> Wait:
+        """The wait that is asked for."""
+        because = "" if self.cause is None else f" ({type(self.cause).__name__}: {text_of(self.cause)})"
+        return Wait(f"to be tried again{because}", seconds=self.seconds, retried=True)
 
 
 def log_attention(run_id: str, ask: Ask | Wait) -> None:

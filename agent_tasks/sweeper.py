@@ -165,10 +165,11 @@ class Sweeper:
             seen_due_at=row.due_at,
             again_in_seconds=self._ring_again_seconds(row, counted=counted),
             waiting_for=self._unheard(row),
+            status=RunStatus(row.status),
         )
         if runtime.boundary.commit("ring", runtime.engine, move):
             swept.rung += 1
-            runtime.bell.ring(Ring(row.run_id, row.seq + 1, row.agent, row.next_step, row.queue, row.priority))
+            runtime.bell.ring(Ring.of(row._mapping))
 
     def _delete_old(self, swept: Swept) -> None:
         now = self.runtime.clock.local()
@@ -181,9 +182,11 @@ class Sweeper:
 
     def _unheard(self, row: Any) -> str | None:
         """Say so when a run's doorbells find nobody: no worker may listen to its queue, or know its step (I9)."""
-        if (row.now - row.updated_at) / 1e6 < UNHEARD_SECONDS:
+        if row.status != RunStatus.QUEUED or (row.now - row.updated_at) / 1e6 < UNHEARD_SECONDS:
             return None
-        waiting_for = f"a worker that listens to queue {row.queue!r} and knows step {row.agent}.{row.next_step}"
+        waiting_for = (
+            f"a worker that listens to queue {row.queue!r} and knows {row.task or f'step {row.agent}.{row.next_step}'}"
+        )
         if row.waiting_for != waiting_for:
             logger.warning(
                 "run %s: nobody has answered for %d s; it waits for %s",
@@ -197,7 +200,7 @@ class Sweeper:
     def _ring_again_seconds(self, row: Any, *, counted: bool) -> float:
         """A queue that can be counted is kept full; for one that cannot, each pause is as long as the whole wait so far."""
         shortest = self.runtime.settings.ring_again_seconds
-        if counted:
+        if counted and row.status == RunStatus.QUEUED:  # a result that cannot be stored is no reason to fill a queue
             return shortest
         return float(min(max(shortest, (row.now - row.updated_at) / 1e6), LONGEST_PAUSE_SECONDS))
 

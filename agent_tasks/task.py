@@ -1,4 +1,4 @@
-"""The Celery side of a step: its task, and its request in the worker's parent."""
+"""The Celery side of a run: what its tasks have in common, their requests in the worker's parent, and the task of a step."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import reprlib
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import Task
-from celery.exceptions import Ignore, SoftTimeLimitExceeded
-from celery.worker.request import Request
+from celery.exceptions import Ignore, SoftTimeLimitExceeded, TimeLimitExceeded
+from celery.worker.request import Request, task_ready
 
 from agent_tasks.boundary import Boundary
 from agent_tasks.errors import AgentTasksError, LedgerUnavailable
@@ -21,8 +21,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+#: In a request: why its id was revoked.
+REVOKED_KEY = "agent_revoked"
+
+
 class AgentRequest(Request):
-    """A step's message in the worker's parent; its ack passes the boundary."""
+    """A doorbell in the worker's parent; its ack passes the boundary.
+
+    Nothing that happens to a doorbell says how its run ends, so nothing of it is stored as a result here: only a run that
+    ended has one. All this runs on the worker's event loop, where no SQL may be waited for.
+    """
 
     _boundary = Boundary()
 
@@ -33,18 +41,74 @@ class AgentRequest(Request):
         AgentRequest._boundary.observer = Boundary.default_observer
         AgentRequest._boundary.ack("doorbell", super().acknowledge)
 
+    def revoked(self) -> bool:
+        """Tell whether the message is dropped. That of a plain task is not: its run must not be muted, but asked to end."""
+        return bool(super().revoked()) and not (self.task.hears_of_revokes and not self._already_revoked)
 
-class AgentTask(Task):
-    """Base class of step tasks: acked after the work, requeued when its process dies, results ignored.
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        """The process is killed for its hard time limit; its lease is given back, and the run goes on."""
+        if soft:
+            super().on_timeout(soft, timeout)
+            return
+        task_ready(self)
+        logger.error(
+            "%s[%s]: hard time limit (%s s) exceeded; its run goes on in another process",
+            self.name,
+            self.id,
+            timeout,
+            extra={"action": "time_limit", "task": self.name},
+        )
+        self.acknowledge()
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
+        """What a doorbell's task raised; a killed process is no end of its run."""
+        error = getattr(exc_info.exception, "exc", exc_info.exception)  # the pool may have wrapped it
+        if isinstance(error, TimeLimitExceeded):
+            task_ready(self)
+            self.acknowledge()
+            return
+        super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        if not self.task.hears_of_revokes:
+            super()._announce_revoked(reason, terminated, signum, expired)
+            return
+        self._request_dict[REVOKED_KEY] = reason
+        self.send_event("task-revoked", terminated=terminated, signum=signum, expired=expired)
+        if terminated:  # the process is dead, and its run is rung for
+            task_ready(self)
+            self.acknowledge()
+            self._already_revoked = True
+
+
+class LedgerTask(Task):
+    """What tasks that work for a run have in common: acked after the work, requeued when their process dies.
 
     These are set on the task itself; no global setting is changed.
     """
 
     abstract = True
     acks_late = True
+    acks_on_failure_or_timeout = True
+    acks_on_failure = True
+    acks_on_timeout = True
     reject_on_worker_lost = True
-    ignore_result = True
+    retry_on_worker_lost = False
     Request = "agent_tasks.task:AgentRequest"
+
+    #: The process that gets a doorbell is told that its id was revoked, and asks for the end of the run.
+    hears_of_revokes = False
+
+    def doorbell(self) -> tuple[str, int] | None:
+        """Return run and seq of the doorbell that this process answers."""
+        raise NotImplementedError
+
+
+class StepTask(LedgerTask):
+    """The task of a step; its results are ignored."""
+
+    abstract = True
+    ignore_result = True
 
     agent: Agent
     step: Step
@@ -60,6 +124,11 @@ class AgentTask(Task):
             f"step task {self.name!r} cannot be called by delay() or apply_async(), since it works for a run of the "
             f"ledger. Nothing was sent; start a run with {self.agent.name}.enqueue(…)."
         )
+
+    def doorbell(self) -> tuple[str, int] | None:
+        """See :class:`LedgerTask`."""
+        args = tuple(self.request.args or ())
+        return (args[0], args[1]) if _is_doorbell(args) else None
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Answer a doorbell, whose arguments are the run's id and the seq of the checkpoint to be made.
@@ -111,5 +180,5 @@ def register_step(agent: Agent, step: Step, options: dict[str, Any]) -> None:
     name = f"{agent.name}.{step.name}"
     own = {"name": name, "agent": agent, "step": step, "abstract": False, "ring_queue": options.get("queue")}
     others = {option: value for option, value in options.items() if option != "queue"}
-    base = type(f"{step.name}_task", (AgentTask,), {**own, **others})
+    base = type(f"{step.name}_task", (StepTask,), {**own, **others})
     app.register_task(base())

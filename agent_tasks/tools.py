@@ -56,6 +56,8 @@ class Tool(Generic[P, R]):
     ) -> None:
         self.body, self.name, self.guard, self.bind = body, name, guard, bind
         self.identity, self.key = identity, key
+        #: Exception classes, beside Python's own, that every attempt sees again as they were raised.
+        self.known_errors: tuple[type[BaseException], ...] = guard.refused
         self.probe_body: Callable[[Operation], Any] | None = None
         self.probe_timeout: timedelta | None = None
         parameters = list(inspect.signature(body).parameters.values())
@@ -215,7 +217,7 @@ def tool(
         tool_name = str(name or getattr(body, "__name__", repr(body)))
         guard = Guard(_effect(tool_name, effect), timeout, settle, visible_after, key_lifetime, refused, why, record)
         _check(tool_name, guard)
-        _check_plain(tool_name, body)
+        refuse_lazy(f"tool {tool_name!r}", body)
         return Tool(body, tool_name, _with_defaults(guard), bind=bind, identity=identity, key=key)
 
     if bare is not None:
@@ -278,7 +280,7 @@ def _check(name: str, guard: Guard) -> None:
             )
 
 
-def _check_plain(name: str, body: Callable[..., Any]) -> None:
+def refuse_lazy(subject: str, body: Callable[..., Any]) -> None:
     """Refuse a body whose call does nothing yet: it would be recorded as done without having begun."""
     for is_lazy, kind in (
         (inspect.iscoroutinefunction, "async"),
@@ -287,7 +289,7 @@ def _check_plain(name: str, body: Callable[..., Any]) -> None:
     ):
         if is_lazy(body):
             raise UnguardedTool(
-                f"tool {name!r} must be a plain function, got {kind}: calling it does nothing yet, and would be recorded "
+                f"{subject} must be a plain function, got {kind}: calling it does nothing yet, and would be recorded "
                 "as done. Wrap it, for example in a function that calls asyncio.run(…)."
             )
 

@@ -17,7 +17,7 @@ from agent_tasks.operations import CRASHES, Operation, describe_failure, failure
 from agent_tasks.putting_off import put_off
 from agent_tasks.runs import is_cancelled
 from agent_tasks.states import OperationStatus
-from agent_tasks.suspensions import Cancelled, Lost
+from agent_tasks.suspensions import Cancelled, Lost, RetryLater
 from checkpoint import codec
 
 if TYPE_CHECKING:
@@ -105,6 +105,8 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
         raise
     except Exception as failure:  # noqa: BLE001 - rolled back, so it is known not to have happened
         error = failure.error if isinstance(failure, _BodyFailed) else failure
+        if isinstance(error, RetryLater):
+            attempt.suspend(error.wait)
         _record_failure(attempt, request, seen, error)
         return None  # recorded by somebody else meanwhile
 
@@ -166,7 +168,7 @@ def _run_body(attempt: Attempt, request: Request, operation: Operation) -> Any:
 
 def _record_failure(attempt: Attempt, request: Request, seen: Operation | None, error: Exception) -> None:
     put_off(attempt, request.tool, error)
-    failure = describe_failure(error, request.tool)
+    failure = describe_failure(error, request.tool.known_errors)
     recorded = attempt.runtime.recorder.record(
         attempt, request, seen, status=OperationStatus.FAILED, error=codec.dumps(failure), result=None
     )

@@ -16,6 +16,7 @@ from agent_tasks.config import Settings
 from agent_tasks.doorbell import RING_HEADER
 from agent_tasks.errors import LedgerUnavailable
 from agent_tasks.heartbeat import LOOK_SECONDS, Heartbeat
+from agent_tasks.integration import AppState
 from agent_tasks.migrate import prepare
 from agent_tasks.pool import use_surviving_pool
 from agent_tasks.runtime import Runtime
@@ -97,6 +98,8 @@ class AgentWorkerStep(bootsteps.StartStopStep):
                 not start.
         """
         settings = Settings.of(worker.app)
+        for agent in AppState.of(worker.app).agents.values():
+            agent.check_ready()
         try:
             prepare(settings.database_url, settings.table_prefix)
         except LedgerUnavailable as error:  # it may come back; nothing is claimed before

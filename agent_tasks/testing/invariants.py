@@ -117,7 +117,7 @@ def _once(connection: Connection, t: Tables, _prefix: str) -> Iterator[Violation
 
 
 def _not_stuck(connection: Connection, t: Tables, _prefix: str) -> Iterator[Violation]:
-    """I9: an unfinished run has a due time or an open question; a finished one has neither step nor due time,
+    """I9: an unfinished run has a due time or an open question; a finished one has neither, but to keep its result,
     and one that was cancelled asks nobody anything.
     """
     c, i = t.runs.c, t.inbox.c
@@ -127,7 +127,8 @@ def _not_stuck(connection: Connection, t: Tables, _prefix: str) -> Iterator[Viol
         and_(c.status.notin_([*_ENDED, str(RunStatus.NEEDS_ATTENTION)]), c.due_at.is_(None)),
         and_(waits_for_person, or_(~asked, c.due_at.isnot(None))),
         and_(c.status == RunStatus.CANCELLED, asked),
-        and_(c.status.in_(_ENDED), or_(c.due_at.isnot(None), c.next_step.isnot(None), c.finished_at.is_(None))),
+        and_(c.status.in_(_ENDED), or_(c.next_step.isnot(None), c.finished_at.is_(None))),
+        and_(c.status.in_(_ENDED), c.due_at.isnot(None), c.keeps_result == 0),
     )
     for run_id, status in connection.execute(select(c.run_id, c.status).where(stuck)):
         yield Violation("I9", run_id, f"is {status}, and nothing will wake it, or something would wake it for nothing")

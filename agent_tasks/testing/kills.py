@@ -19,7 +19,7 @@ from urllib.parse import quote
 from celery import current_task
 
 from agent_tasks.boundary import Boundary, Point
-from agent_tasks.task import AgentTask
+from agent_tasks.task import LedgerTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -190,10 +190,8 @@ def _kill_of(fields: dict[str, Any]) -> Kill:
 def _doorbell() -> tuple[str | None, int]:
     """Return run and seq of the doorbell that this process answers; a worker's parent answers none."""
     task = current_task._get_current_object() if current_task else None
-    if isinstance(task, AgentTask) and task.request.args:
-        run_id, seq = task.request.args
-        return str(run_id), int(seq)
-    return None, 0
+    found = task.doorbell() if isinstance(task, LedgerTask) else None
+    return found or (None, 0)
 
 
 def _die(who: str) -> NoReturn:

@@ -26,6 +26,7 @@ class Fleet:
         concurrency: processes of each that run steps.
         name: what the names of the workers begin with.
         always_restart: start a worker again however it ended.
+        app: the module that they load.
     """
 
     def __init__(
@@ -36,12 +37,13 @@ class Fleet:
         concurrency: int = 1,
         name: str = "w",
         always_restart: bool = False,
+        app: str = "tests.recovery.worker",
     ) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         fleet = uuid.uuid4().hex[:8]  # two fleets on one RabbitMQ must not share the names of control queues
         self.workers = [
             Supervised(
-                _command(f"{name}{number}.{fleet}", concurrency),
+                _command(f"{name}{number}.{fleet}", concurrency, app),
                 {**os.environ, "PYTHONPATH": str(ROOT), **environ},
                 logs / f"{name}{number}.log",
                 f"{name}{number}",
@@ -116,8 +118,8 @@ class Fleet:
             worker.__enter__()
 
 
-def _command(name: str, concurrency: int) -> list[str]:
-    command = [sys.executable, "-m", "celery", "-A", "tests.recovery.worker", "worker", "--pool", "prefork"]
+def _command(name: str, concurrency: int, app: str) -> list[str]:
+    command = [sys.executable, "-m", "celery", "-A", app, "worker", "--pool", "prefork"]
     command += ["--concurrency", str(concurrency), "--hostname", f"{name}@%h", "--loglevel", "INFO"]
     return [*command, "--without-gossip", "--without-mingle"]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import celery
 import pytest
 
 from agent_tasks import RunUnfinished
@@ -25,6 +26,8 @@ class Vendor(ModuleType):
 
     def request(self, method: str, url: str, **request: Any) -> Any:
         assert 0 < request["timeout"] <= 30
+        if url.endswith("/payments"):
+            return Answer(request["json"])
         if url.endswith("/orders"):
             return Answer(self.orders.setdefault(request["headers"]["Idempotency-Key"], {"id": "o-1", "cents": 600}))
         if method == "POST":
@@ -55,7 +58,7 @@ def test_the_examples_of_the_readme_make_a_run_and_run_in_process(
     monkeypatch.syspath_prepend(ROOT)
     monkeypatch.setitem(sys.modules, "requests", Vendor())
     names: dict[str, Any] = {"__name__": "shop"}
-    module, caller = examples()
+    module, caller, plain = examples()
 
     exec(compile(module, "shop.py", "exec"), names)
     with pytest.raises(RunUnfinished):
@@ -66,6 +69,10 @@ def test_the_examples_of_the_readme_make_a_run_and_run_in_process(
     assert again.run_id == names["run"].run_id
     charged = names["order"].run_inline({"cart": {"tea": 2}})
     assert (charged["order"], charged["cents"]) == ("o-1", 600)
+
+    monkeypatch.setattr(celery._state, "_on_app_finalizers", set())  # tasks of apps of other tests are theirs
+    exec(compile(plain, "shop.py", "exec"), names)
+    assert names["pay"].apply(("o-1", 300)).get()["cents"] == 300
 
 
 def test_every_file_that_the_docs_link_to_is_there() -> None:

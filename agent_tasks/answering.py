@@ -1,0 +1,188 @@
+"""A doorbell of a plain task: its run is worked on, and Celery is told how it ended, as often as it asks."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import Reject
+
+from agent_tasks.cancelling import cancel, expire
+from agent_tasks.coordinator import Coordinator
+from agent_tasks.doorbell import RING_HEADER
+from agent_tasks.errors import AgentTasksError, LedgerUnavailable, RunFailed, RunNotFound
+from agent_tasks.handle import RunHandle
+from agent_tasks.inline import own_ledger, run_to_its_end
+from agent_tasks.integration import AppState
+from agent_tasks.messages import Message, show_run
+from agent_tasks.outcomes import error_line
+from agent_tasks.plain import STEP, PlainJob
+from agent_tasks.schema import is_id
+from agent_tasks.states import FINISHED, RunStatus
+from agent_tasks.task import REVOKED_KEY
+from checkpoint import codec
+from checkpoint.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from celery import Task
+    from sqlalchemy import RowMapping
+
+    from agent_tasks.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+#: Before somebody's own message goes back to the broker, since no ledger is there to keep it, in seconds.
+_REQUEUE_PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What Celery is told.
+
+    Attributes:
+        ended: the run has; otherwise the result stays as it is.
+        output: of a run that succeeded.
+        error: what a run that failed ended on.
+        revoked: why a run was cancelled.
+        retried: the run waits, for a retry perhaps.
+    """
+
+    ended: bool
+    output: Any = None
+    error: BaseException | None = None
+    revoked: str | None = None
+    retried: bool = False
+
+
+NOTHING_NEW = Answer(ended=False)
+
+
+def answer(task: Task, job: PlainJob) -> Answer:
+    """Work on the run of the doorbell that the task has as its request.
+
+    Whatever goes wrong on the way, but for the run's own end, is no result: the run goes on later.
+
+    Raises:
+        Reject: the message is somebody's own, and no ledger is there to keep it.
+    """
+    request, runtime = task.request, AppState.of(task.app).runtime
+    is_doorbell = bool(request.get(RING_HEADER))
+    try:
+        if is_doorbell:
+            return _work(task, job, runtime, str(request.id))
+        return _receive(task, job, runtime)
+    except LedgerUnavailable as error:
+        extra = {"action": "ledger_unavailable", "run_id": request.id}
+        logger.warning("doorbell of run %s: %s", request.id, error, extra=extra)
+        if not is_doorbell:
+            time.sleep(_REQUEUE_PAUSE_SECONDS)
+            raise Reject(error, requeue=True) from error
+    except Exception:  # such as a time limit in the middle of a commit
+        extra = {"action": "answer_failed", "run_id": request.id}
+        logger.exception("doorbell of run %s was not answered; the sweeper rings again", request.id, extra=extra)
+    return NOTHING_NEW
+
+
+def answer_eagerly(task: Task, job: PlainJob, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a call to its end in this process, on a ledger of its own; waits pass at once.
+
+    Returns:
+        The output of the run.
+
+    Raises:
+        RunUnfinished: a person is asked.
+        RunFailed: the run failed on what only its own code knows; else the exception itself.
+    """
+    request = task.request
+    message = Message.of_request(task.app, task)
+    with own_ledger() as runtime:
+        job.make(runtime, request.id, args, kwargs, message, queue="inline", priority=0)
+        raised = run_to_its_end(runtime, job, request.id)
+        row = _find(runtime, request.id)
+        assert row is not None  # noqa: S101 - it was made above
+        if row["status"] not in FINISHED:
+            RunHandle(runtime, request.id).get(timeout=0)
+    answered = _end_of(task, job, row, raised.get(request.id))
+    if answered.error is not None:
+        raise answered.error
+    return answered.output
+
+
+def tell_that_result_is_stored(task: Task) -> None:
+    """Let a run rest whose end Celery knows; if that cannot be written now, it is rung for and told again."""
+    request, runtime = task.request, AppState.of(task.app).runtime
+    if not request.get("agent_kept"):
+        return
+    try:
+        runtime.boundary.commit("result", runtime.engine, lambda c: runtime.runs.result_stored(c, request.id))
+    except AgentTasksError as error:
+        extra = {"action": "ledger_unavailable", "run_id": request.id}
+        logger.warning("run %s: its result is stored, and is stored again: %s", request.id, error, extra=extra)
+
+
+def _work(task: Task, job: PlainJob, runtime: Runtime, run_id: str) -> Answer:
+    coordinator = Coordinator(runtime)
+    if is_id(run_id):
+        if (reason := task.request.get(REVOKED_KEY)) is not None:
+            with suppress(RunNotFound):
+                cancel(runtime, run_id, who="revoke", why=str(reason))
+        coordinator.handle(job, STEP, run_id, 1)
+        row = _find(runtime, run_id)
+    else:
+        row = None
+    if row is None or row["agent"] != job.name:
+        extra = {"action": "message_dropped"}
+        logger.warning("a doorbell of %s was dropped: there is no such run %r", job.name, run_id, extra=extra)
+        return NOTHING_NEW
+    if row["status"] == RunStatus.QUEUED and row["expires_at"] is not None and row["expires_at"] <= row["now"]:
+        runtime.boundary.commit("expire", runtime.engine, lambda connection: expire(runtime, connection, run_id))
+        row = _find(runtime, run_id) or row
+    if row["status"] not in FINISHED:
+        return Answer(ended=False, retried=row["status"] == RunStatus.WAITING)
+    _show(task, runtime, row)
+    return _end_of(task, job, row, coordinator.ending.raised.get(run_id))
+
+
+def _receive(task: Task, job: PlainJob, runtime: Runtime) -> Answer:
+    """Make the run of a message that is no doorbell: somebody sent it by name, and only the broker kept it so far."""
+    request = task.request
+    info = request.delivery_info or {}
+    queue = info.get("routing_key") if not info.get("exchange") else None
+    message = Message.of_request(task.app, task)
+    queue, priority = queue or runtime.bell.queue_for(job.name), int(info.get("priority") or 0)
+    try:
+        row = job.make(runtime, request.id, request.args, request.kwargs, message, queue=queue, priority=priority)
+    except LedgerUnavailable:
+        raise
+    except (TypeError, AgentTasksError) as error:  # no run was made, and none would be another time
+        return Answer(ended=True, error=error)
+    return _work(task, job, runtime, str(row["run_id"]))
+
+
+def _show(task: Task, runtime: Runtime, row: RowMapping) -> None:
+    task.request.update(agent_kept=row["due_at"] is not None, agent_ended=row["status"])
+    if task.request.get("agent_shown"):
+        return
+    with suppress(CheckpointError):  # then the hooks see the doorbell's arguments
+        state = runtime.store.load(row["run_id"], 0).agent_state
+        show_run(task.request, row, state["args"], state["kwargs"])
+
+
+def _end_of(task: Task, job: PlainJob, row: RowMapping, raised: BaseException | None) -> Answer:
+    if row["status"] == RunStatus.SUCCEEDED:
+        return Answer(ended=True, output=codec.loads(row["output"]))
+    record = codec.loads(row["error"])
+    if row["status"] == RunStatus.CANCELLED:
+        return Answer(ended=True, revoked=str(record["text"]))
+    error = job.failure(row, raised)
+    if error is None:
+        error = RunFailed(f"run {row['run_id']!r} of task {job.name!r} failed: {error_line(record)}")
+        error.__cause__ = raised
+    return Answer(ended=True, error=error)
+
+
+def _find(runtime: Runtime, run_id: str) -> RowMapping | None:
+    return runtime.boundary.read(runtime.engine, lambda connection: runtime.runs.find(connection, run_id))

@@ -1,0 +1,275 @@
+"""Plain Celery tasks as runs: the definition of one, which is an agent of one step, and how a call of it becomes a run."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import MaxRetriesExceededError, SoftTimeLimitExceeded
+from celery.utils.functional import maybe_list
+
+from agent_tasks.agent import Agent
+from agent_tasks.attempt import attempt_of_this_context
+from agent_tasks.enqueue import make_run
+from agent_tasks.errors import AgentTasksError, ArgumentsNotStorable, RunFailed, ToolFailed, UnguardedTool, did_you_mean
+from agent_tasks.lines import NEXT_STEP
+from agent_tasks.operations import recorded_failure
+from agent_tasks.outcomes import Done, error_line
+from agent_tasks.schema import MAX_ID_LENGTH
+from agent_tasks.states import FINISHED, RunStatus
+from agent_tasks.steps import Step
+from agent_tasks.suspensions import Wait
+from agent_tasks.tools import Tool, check_guarded, refuse_lazy, tool
+from checkpoint import CheckpointState, codec
+from checkpoint.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from celery import Celery, Task
+    from sqlalchemy import RowMapping
+
+    from agent_tasks.attempt import Attempt
+    from agent_tasks.messages import Message
+    from agent_tasks.operations import Operation
+    from agent_tasks.runtime import Runtime
+
+#: Name of the only step of a plain task's run.
+STEP = "run"
+
+#: Options of a task with ``effect=`` that say how the effect is guarded, as those of :func:`agent_tasks.tool` do.
+GUARDS = ("timeout", "settle", "visible_after", "key_lifetime", "refused", "why")
+
+#: In the input of a run: the run that does its job.
+FOLLOWS = "follows"
+
+#: Between two looks at a run that another one follows, at the longest.
+LONGEST_LOOK_SECONDS = 10.0
+
+_operation: ContextVar[Operation | None] = ContextVar("agent_tasks_operation", default=None)
+
+
+class PlainJob(Agent):
+    """What one plain task declares: its body is one operation (``effect=``), or a step that calls its ``tools=``.
+
+    Args:
+        task: the class of the Celery task.
+        app: that it is bound to.
+
+    Raises:
+        UnguardedTool: it does not say how its effects are guarded.
+    """
+
+    def __init__(self, task: type[Task], app: Celery) -> None:
+        name, effect, tools = str(task.name), task.effect, task.tools
+        _check_kind(task)
+        self.signature = _signature_of(task)
+        self._dedupe_on = _dedupe_on(task, self.signature)
+        refuse_lazy(f"task {name!r}", inspect.unwrap(task.run))
+        super().__init__(name, app=app, tools=tools or ())
+        self.tool: Tool[..., Any] | None = None
+        if effect is not None:
+            self.tool = self._operation_of(task)
+            self.tools[name] = self.tool
+        self.start = Step(STEP, name, self._work)
+        self.steps[STEP] = self.start
+        refused = {error for each in self.tools.values() for error in each.guard.refused}
+        own = (MaxRetriesExceededError, SoftTimeLimitExceeded, ToolFailed, AgentTasksError)
+        self.known_errors = (*maybe_list(task.throws or ()), *sorted(refused, key=repr), *own)
+        if self.tool is not None:
+            self.tool.known_errors = self.known_errors
+
+    @property
+    def task(self) -> Task:
+        """The Celery task itself."""
+        return self.app._tasks[self.name]
+
+    def check_ready(self) -> None:
+        """Refuse what can only be seen once the whole module is loaded.
+
+        Raises:
+            UnguardedTool: the task is ``probed`` and has no probe.
+        """
+        for each in self.tools.values():
+            check_guarded(each, self.name)
+
+    # -- a call becomes a run ------------------------------------------------------------------------------------------
+
+    def make(
+        self,
+        runtime: Runtime,
+        run_id: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        message: Message,
+        *,
+        own_id: bool = True,
+        **values: Any,
+    ) -> RowMapping:
+        """Write the run of one call, or find the one that exists.
+
+        A call that ``dedupe_on`` says is the job of an earlier one, and that is known by an id of its own or has
+        something called after it, gets a run that does nothing but end as the earlier one does.
+
+        Args:
+            runtime: whose ledger gets it.
+            run_id: the id of the Celery task.
+            args: positional arguments.
+            kwargs: keyword arguments.
+            message: what else the call asks for.
+            own_id: whether anybody knows the call by this id.
+            **values: for ``runs.insert``.
+
+        Raises:
+            TypeError: the arguments do not fit the task.
+            ArgumentsNotStorable: one of them cannot be stored; no run was made.
+            DedupeConflict: the run that exists was started with other arguments.
+        """
+        self.check_ready()
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = dict(bound.arguments)
+        state = {"args": list(args), "kwargs": dict(kwargs)}
+        try:
+            codec.dumps(state)
+            digest, dedupe_key = codec.digest(arguments), self._dedupe_key(arguments)
+        except CheckpointError as error:
+            raise ArgumentsNotStorable(
+                f"the arguments of task {self.name!r} cannot be stored, so no run was made: {error}"
+            ) from error
+        values |= {"next_step": STEP, "task": self.name, "message": message.encoded(self.name)}
+        values |= {"keeps_result": int(message.is_awaited), "agent": self.name, "input_digest": digest}
+        followed = self._followed(runtime, run_id) if dedupe_key is not None and own_id else None
+        if followed is None:
+            checkpoint = CheckpointState(run_id=run_id, seq=0, agent_state=state, metadata={NEXT_STEP: STEP})
+            row = make_run(runtime, checkpoint, dedupe_key=dedupe_key, **values)
+            if row["run_id"] == run_id or not (own_id or message.calls_something):
+                return row
+            followed = str(row["run_id"])
+        follower = {**state, FOLLOWS: followed}
+        checkpoint = CheckpointState(run_id=run_id, seq=0, agent_state=follower, metadata={NEXT_STEP: STEP})
+        return make_run(runtime, checkpoint, dedupe_key=None, **values)
+
+    def _followed(self, runtime: Runtime, run_id: str) -> str | None:
+        """Return the run that an existing run follows, since a call may be made again."""
+        state = runtime.boundary.read(
+            runtime.engine, lambda connection: runtime.store.load_latest(run_id, connection=connection)
+        )
+        followed: str | None = None if state is None else state.agent_state.get(FOLLOWS)
+        return followed
+
+    def _dedupe_key(self, arguments: Mapping[str, Any]) -> str | None:
+        if not self._dedupe_on:
+            return None
+        named = {name: arguments[name] for name in self._dedupe_on}
+        readable = ", ".join(f"{name}={value!r}" for name, value in named.items())
+        plain = all(isinstance(value, (str, int)) for value in named.values())
+        return readable if plain and readable.isprintable() and len(readable) <= MAX_ID_LENGTH else codec.digest(named)
+
+    # -- the run's only step -------------------------------------------------------------------------------------------
+
+    def _work(self, state: Any) -> Done:
+        attempt = attempt_of_this_context()
+        assert attempt is not None  # noqa: S101 - the coordinator bound it
+        # A copy, so that what a body does to its arguments is not what the next attempt gets.
+        args, kwargs = codec.loads(codec.dumps([state["args"], state["kwargs"]]))
+        if FOLLOWS in state:
+            with self.task.answering(attempt.run, args, kwargs):
+                return Done(self._follow(attempt, state[FOLLOWS]))
+        with _no_operation(), self.task.answering(attempt.run, args, kwargs):
+            body = self.task.run if self.tool is None else self.tool
+            return Done(body(*args, **kwargs))
+
+    def _follow(self, attempt: Attempt, run_id: str) -> Any:
+        """End as another run does."""
+        runtime = attempt.runtime
+        row = runtime.boundary.read(runtime.engine, lambda connection: runtime.runs.find(connection, run_id))
+        if row is None or row["status"] not in FINISHED:
+            pause = min(runtime.settings.backoff_seconds(attempt.number), LONGEST_LOOK_SECONDS)
+            attempt.suspend(Wait(f"for run {run_id}, which does the same job", seconds=pause))
+        if row["status"] == RunStatus.SUCCEEDED:
+            return codec.loads(row["output"])
+        raise self.failure(row, None) or RunFailed(f"run {run_id!r}: {error_line(codec.loads(row['error']))}")
+
+    def _operation_of(self, task: type[Task]) -> Tool[..., Any]:
+        def body(operation: Operation, /, *args: Any, **kwargs: Any) -> Any:
+            token = _operation.set(operation)
+            try:
+                return self.task.run(*args, **kwargs)
+            finally:
+                _operation.reset(token)
+
+        first = inspect.Parameter("_operation_", inspect.Parameter.POSITIONAL_ONLY)
+        setattr(body, "__signature__", _with_first(self.signature, first))  # noqa: B010 - of a function, to mypy
+        given = {name: getattr(task, name) for name in GUARDS if getattr(task, name) is not None}
+        return tool(effect=task.effect, bind=True, name=str(task.name), **given)(body)
+
+    # -- how it ended --------------------------------------------------------------------------------------------------
+
+    def failure(self, row: RowMapping, original: BaseException | None) -> BaseException | None:
+        """Return the exception that a failed run ended on, if its class is known here: the same in every answer."""
+        return recorded_failure(codec.loads(row["error"]), self.known_errors, original)
+
+    def _check_name(self, name: str) -> None:
+        """Any name of a Celery task will do."""
+
+
+def operation_of_this_context() -> Operation | None:
+    """Return the operation that the body of a task with ``effect=`` is, or None outside of one."""
+    return _operation.get()
+
+
+@contextmanager
+def _no_operation() -> Iterator[None]:
+    # A body may run another task inline, which has no part in the body's operation.
+    token = _operation.set(None)
+    try:
+        yield
+    finally:
+        _operation.reset(token)
+
+
+def _check_kind(task: type[Task]) -> None:
+    """Refuse a task that says neither, or both, of what its body may do."""
+    if (task.effect is None) == (task.tools is None):
+        said = "neither effect= nor tools=" if task.effect is None else "both effect= and tools="
+        raise UnguardedTool(
+            f"task {task.name!r} has base=AgentTask and {said}: give it effect='keyed' (or read, repeatable, transactional, "
+            "probed, manual) if its body is one call that touches the world, or tools=[…] (which may be empty) if it calls "
+            "tools that do. A task without base=AgentTask stays plain Celery."
+        )
+    stray = [name for name in GUARDS if task.effect is None and getattr(task, name) is not None]
+    if stray:
+        raise UnguardedTool(
+            f"task {task.name!r} has tools=, whose effects are guarded by their own declarations, and {stray[0]}=, which "
+            "belongs to effect=. Leave it out, or give it to the tool."
+        )
+
+
+def _signature_of(task: type[Task]) -> inspect.Signature:
+    run = inspect.getattr_static(task, "run")
+    if isinstance(run, staticmethod):
+        return inspect.signature(run.__func__)
+    parameters = list(inspect.signature(run).parameters.values())
+    return inspect.Signature(parameters[1:])
+
+
+def _with_first(signature: inspect.Signature, first: inspect.Parameter) -> inspect.Signature:
+    return inspect.Signature([first, *signature.parameters.values()])
+
+
+def _dedupe_on(task: type[Task], signature: inspect.Signature) -> tuple[str, ...]:
+    names: object = task.dedupe_on
+    if isinstance(names, str) or not isinstance(names, (tuple, list)):
+        raise UnguardedTool(
+            f"dedupe_on= of task {task.name!r} must be a tuple of names of its parameters, got {names!r}."
+        )
+    for name in names:
+        if name not in signature.parameters:
+            raise UnguardedTool(
+                f"dedupe_on= of task {task.name!r} must name its parameters ({', '.join(signature.parameters)}), "
+                f"got {name!r}.{did_you_mean(str(name), signature.parameters)}"
+            )
+    return tuple(names)

@@ -1,0 +1,115 @@
+"""``apply_async`` of a plain task: what each of Celery's options becomes in the run of the call."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from celery.backends.base import DisabledBackend
+from celery.utils import uuid
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+
+from agent_tasks.enqueue import MAX_PRIORITY, check_id
+from agent_tasks.errors import AgentTasksError, did_you_mean
+from agent_tasks.integration import AppState
+from agent_tasks.messages import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from celery import Celery, Task
+    from celery.result import AsyncResult
+
+    from agent_tasks.plain import PlainJob
+
+#: Options that become part of the run, its doorbells or its result.
+_HONOURED = frozenset(
+    {"countdown", "eta", "expires", "ignore_result", "priority", "queue", "route_name", "shadow"}
+    | {"link", "link_error", "chain", "chord", "group_id", "group_index", "root_id", "parent_id", "add_to_parent"}
+    | {"argsrepr", "kwargsrepr", "headers", "stamped_headers", "origin", "reply_to", "replaced_task_nesting"}
+    | {"time_limit", "soft_time_limit"}
+)
+
+#: Options about how one message is sent. The call is in the ledger, and a doorbell has next to nothing in it.
+_WITHOUT_MEANING = frozenset(
+    {"connection", "producer", "publisher", "retry", "retry_policy"}
+    | {"compression", "delivery_mode", "serializer", "result_cls", "task_type"}
+)
+
+
+def submit(
+    task: Task,
+    job: PlainJob,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    task_id: str | None,
+    options: dict[str, Any],
+) -> AsyncResult:
+    """See ``AgentTask.apply_async``."""
+    app, runtime = task.app, AppState.of(task.app).runtime
+    run_id = uuid() if task_id is None else task_id
+    check_id("task_id", run_id)
+    options = {**task._get_exec_options(), **options}
+    _check(task, options)
+    dump_models = getattr(task, "_dump_pydantic_arguments", None)
+    if dump_models is not None:
+        args, kwargs = dump_models(args, kwargs)
+    options["shadow"] = options.get("shadow") or task.shadow_name(args, kwargs, options)
+    ignored = task.ignore_result if options.get("ignore_result") is None else options["ignore_result"]
+    options["ignore_result"] = ignored or isinstance(task.backend, DisabledBackend)
+    queue, priority = _route(app, task, args, kwargs, options)
+    begin = options.get("countdown") or options.get("eta")
+    begins_in = None if begin is None else seconds_until(app, begin)
+    ends = options.get("expires")
+    row = job.make(
+        runtime,
+        run_id,
+        args,
+        kwargs,
+        Message.of_call(app, task, run_id, args, kwargs, options),
+        own_id=task_id is not None,
+        queue=queue,
+        priority=priority,
+        begins_in=begins_in if begins_in is not None and begins_in > 0 else None,
+        ends_in=None if ends is None else seconds_until(app, ends),
+    )
+    runtime.ring(str(row["run_id"]))
+    result = task.AsyncResult(str(row["run_id"]))
+    result.ignored = ignored
+    parent = app.current_worker_task
+    if parent is not None and options.get("add_to_parent", True):
+        parent.add_trail(result)
+    return result
+
+
+def seconds_until(app: Celery, moment: float | datetime | str) -> float:
+    """Return how far away a moment is, given as Celery takes it: in seconds, or as a date and time."""
+    if isinstance(moment, (int, float)):
+        return float(moment)
+    return float((maybe_make_aware(maybe_iso8601(moment), app.timezone) - app.now()).total_seconds())
+
+
+def _check(task: Task, options: dict[str, Any]) -> None:
+    if task.soft_time_limit and task.time_limit and task.soft_time_limit > task.time_limit:
+        raise ValueError("soft_time_limit must be less than or equal to time_limit")
+    stamps = set(options.get("stamped_headers") or ())
+    given = [name for name, value in options.items() if value is not None and not (name == "retries" and value == 0)]
+    for name in given:
+        if name not in _HONOURED | _WITHOUT_MEANING | stamps:
+            raise AgentTasksError(
+                f"task {task.name!r} was called with {name}=, which cannot be honoured: the call is kept in the ledger, and "
+                f"its doorbells go to a queue by its name. Nothing was sent.{did_you_mean(name, _HONOURED)}"
+            )
+
+
+def _route(
+    app: Celery, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any], options: dict[str, Any]
+) -> tuple[str, int]:
+    wanted = {name: options[name] for name in ("queue", "priority") if options.get(name) is not None}
+    route = app.amqp.router.route(wanted, options.get("route_name") or task.name, args, kwargs, task)
+    queue, priority = route.get("queue"), route.get("priority") or 0
+    if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
+        raise AgentTasksError(
+            f"priority of task {task.name!r} must be a whole number from 0 to {MAX_PRIORITY}, got {priority!r}."
+        )
+    return str(getattr(queue, "name", queue) or app.conf.task_default_queue), priority

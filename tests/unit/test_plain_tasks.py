@@ -1,0 +1,464 @@
+"""Plain tasks in one process: what is refused, what a call becomes, and how a retry is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import celery
+import pytest
+from celery import Celery
+from celery.exceptions import MaxRetriesExceededError, Retry
+from kombu.utils import json
+
+from agent_tasks import (
+    AgentTask,
+    AgentTasksError,
+    DedupeConflict,
+    NotHappened,
+    OutsideRun,
+    RunUnfinished,
+    UnguardedTool,
+    tool,
+)
+from agent_tasks.errors import ArgumentsNotStorable
+from agent_tasks.inline import answer_all, run_to_its_end
+from agent_tasks.integration import AppState
+from agent_tasks.messages import read_message
+from agent_tasks.states import FINISHED, OperationStatus, RunStatus
+from agent_tasks.sweeper import Sweeper
+from agent_tasks.testing import check_invariants
+from checkpoint import codec
+from tests.one_process import OneProcess
+
+KEYED: dict[str, Any] = {"effect": "keyed", "key_lifetime": timedelta(hours=24)}
+
+
+class Shop(OneProcess):
+    """One process whose app keeps results."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.app.conf.result_backend = "cache+memory://"
+
+    def task(self, body: Callable[..., Any], **options: Any) -> Any:
+        options = {"base": AgentTask, "shared": False, "name": body.__name__, **options}
+        body.__name__ = options["name"].rpartition(".")[2]  # Celery takes no <lambda>
+        return self.app.task(**options)(body)
+
+    def row(self, run_id: str) -> Any:
+        with self.runtime.engine.connect() as connection:
+            return self.runtime.runs.find(connection, run_id)
+
+    def operations(self, run_id: str) -> Any:
+        with self.runtime.engine.connect() as connection:
+            return self.runtime.ledger.of_run(connection, run_id)
+
+    def finish(self, task: Any, run_id: str) -> Any:
+        """Work and let time pass until a run has ended or waits for a person; return its row."""
+        run_to_its_end(self.runtime, task.job, run_id)
+        with self.runtime.engine.connect() as connection:
+            assert check_invariants(connection) == []
+        return self.row(run_id)
+
+
+@pytest.fixture
+def shop(database_url: str) -> Iterator[Shop]:
+    made = Shop(database_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def app() -> Celery:
+    return Celery("declared", broker="memory://", set_as_current=False)
+
+
+def output(row: Any) -> Any:
+    assert row["status"] == RunStatus.SUCCEEDED, row
+    return codec.loads(row["output"])
+
+
+# -- declarations -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, r"task 'pay' has base=AgentTask and neither effect= nor tools=: give it effect='keyed'"),
+        ({**KEYED, "tools": []}, "both effect= and tools="),
+        ({"effect": "keyd"}, "Did you mean 'keyed'"),
+        ({"effect": "keyed"}, "has no key_lifetime="),
+        ({"effect": "manual"}, "has no timeout="),
+        ({"tools": [], "timeout": timedelta(seconds=1)}, "and timeout=, which belongs to effect="),
+        ({"tools": [len]}, "'len' is in tools= and not declared as a tool"),
+        ({**KEYED, "dedupe_on": ("order",)}, "must name its parameters .*got 'order'. Did you mean 'order_id'"),
+        ({**KEYED, "dedupe_on": "order_id"}, "must be a tuple of names of its parameters, got 'order_id'"),
+    ],
+)
+def test_a_task_that_does_not_say_how_it_is_guarded_is_not_made(app: Celery, options: Any, said: str) -> None:
+    def pay(order_id: str) -> None: ...
+
+    with pytest.raises(UnguardedTool, match=said):
+        app.task(base=AgentTask, name="pay", lazy=False, shared=False, **options)(pay)
+
+
+def test_a_lazy_body_is_refused(app: Celery) -> None:
+    async def pay(order_id: str) -> None: ...
+
+    with pytest.raises(UnguardedTool, match="task 'pay' must be a plain function, got async"):
+        app.task(base=AgentTask, name="pay", lazy=False, shared=False, **KEYED)(pay)
+
+
+def test_a_probed_task_without_a_probe_is_refused_at_its_call(shop: Shop) -> None:
+    refund = shop.task(lambda: None, name="refund", effect="probed", timeout=timedelta(seconds=5))
+    with pytest.raises(UnguardedTool, match="'refund' is 'probed' and has no probe"):
+        refund.delay()
+    with pytest.raises(UnguardedTool, match="'refund' is 'probed' and has no probe"):
+        refund.job.check_ready()
+    refund.probe(lambda operation: NotHappened())
+    refund.job.check_ready()
+    with pytest.raises(UnguardedTool, match="'step' has no effect= that a probe could be asked about"):
+        shop.task(lambda: None, name="step", tools=[]).probe(print)
+
+
+def test_celerys_own_tasks_stay_plain_under_task_cls() -> None:
+    app = Celery("all", broker="memory://", task_cls="agent_tasks:AgentTask", set_as_current=False)
+
+    def body() -> None: ...
+
+    assert app.task(name="celery.mine", lazy=False, shared=False)(body).job is None
+    with pytest.raises(UnguardedTool, match="neither effect= nor tools="):
+        app.task(name="pay", lazy=False, shared=False)(body)
+
+
+# -- calling ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_function_call_of_a_task_with_an_effect_is_refused_and_names_the_ways_out(shop: Shop) -> None:
+    pay = shop.task(lambda order_id: order_id, name="pay", **KEYED)
+    with pytest.raises(OutsideRun, match=r"Call pay.delay\(…\), or pay.unguarded\(…\)"):
+        pay("o-1")
+    assert pay.unguarded("o-1") == "o-1"
+    assert pay.run("o-1") == "o-1"
+    assert shop.task(lambda: 3, name="look", effect="read")() == 3
+    assert shop.task(lambda: 4, name="step", tools=[])() == 4
+
+
+def test_the_operation_exists_in_the_body_only(shop: Shop) -> None:
+    def pay(self: Any) -> Any:
+        return self.operation.idempotency_key, inner.apply().get()
+
+    def inner(self: Any) -> str:
+        with pytest.raises(OutsideRun, match="exists only while its body runs"):
+            self.operation  # noqa: B018
+        return "none"
+
+    pay, inner = shop.task(pay, bind=True, **KEYED), shop.task(inner, bind=True, tools=[])
+    key, there = pay.apply().get()
+    assert key.startswith("op_")
+    assert there == "none"
+    with pytest.raises(OutsideRun):
+        pay.operation  # noqa: B018
+
+
+def test_a_tool_that_is_not_listed_raises_at_the_call(shop: Shop) -> None:
+    mail = tool(effect="read", name="mail")(lambda: None)
+    offer = shop.task(lambda: mail() or 1, name="offer", tools=[])
+    called = offer.apply()
+    assert isinstance(called.result, AgentTasksError)
+    assert "tool 'mail' was called in step 'run' and is not in its agent's tools=" in str(called.result)
+
+
+def test_both_forms_of_a_call_are_the_same_job(shop: Shop) -> None:
+    def pay(order_id: str, cents: int = 3) -> None: ...
+
+    pay = shop.task(pay, dedupe_on=("order_id",), **KEYED)
+    first = pay.delay("o-1", cents=3)
+    assert pay.delay(order_id="o-1").id == first.id
+    assert shop.row(first.id)["dedupe_key"] == "order_id='o-1'"
+    with pytest.raises(DedupeConflict, match=r"dedupe key .*started with another input"):
+        pay.delay("o-1", 4)
+    assert pay.delay("o-2").id != first.id
+
+
+def test_a_long_or_odd_dedupe_key_is_a_digest(shop: Shop) -> None:
+    def pay(order_id: Any) -> None: ...
+
+    pay = shop.task(pay, dedupe_on=("order_id",), **KEYED)
+    for order_id in ("x" * 300, {"id": 1}):
+        called = pay.delay(order_id)
+        assert len(shop.row(called.id)["dedupe_key"]) == len(codec.digest(1))
+        assert pay.delay(order_id).id == called.id
+
+
+def test_a_second_call_that_is_known_by_an_id_of_its_own_ends_as_the_first_does(shop: Shop) -> None:
+    asked: list[str] = []
+
+    def pay(order_id: str) -> int:
+        asked.append(order_id)
+        return len(asked)
+
+    pay = shop.task(pay, dedupe_on=("order_id",), **KEYED)
+    first = pay.delay("o-1")
+    second = pay.apply_async(("o-1",), task_id="of-a-chain")
+    assert (second.id, pay.apply_async(("o-1",), task_id="of-a-chain").id) == ("of-a-chain", "of-a-chain")
+    with_callback = pay.apply_async(("o-1",), link=pay.si("o-2"))
+    assert with_callback.id != first.id
+    for run_id in (second.id, with_callback.id, first.id):
+        assert output(shop.finish(pay, run_id)) == 1
+    assert asked == ["o-1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"routing_key": "a"}, "routing_key=, which cannot be honoured"),
+        ({"countdwn": 3}, r"countdwn=, which cannot be honoured.*Did you mean 'countdown'"),
+        ({"retries": 2}, "retries=, which"),
+        ({"priority": -1}, "priority of task 'pay' must be a whole number"),
+        ({"task_id": "x" * 300}, "task_id must be a text of 1 to 200 characters"),
+        ({"link": celery.signature("a", args=(object(),))}, "an argument of its callbacks"),
+    ],
+)
+def test_an_option_that_cannot_be_honoured_is_refused(shop: Shop, options: Any, said: str) -> None:
+    pay = shop.task(lambda: None, name="pay", **KEYED)
+    with pytest.raises(AgentTasksError, match=said):
+        pay.apply_async(**options)
+    assert shop.counts()["agent_runs"] == 0
+
+
+def test_arguments_that_do_not_fit_or_cannot_be_stored_make_no_run(shop: Shop) -> None:
+    pay = shop.task(lambda order_id: None, name="pay", **KEYED)
+    with pytest.raises(TypeError, match="missing a required argument: 'order_id'"):
+        pay.delay()
+    with pytest.raises(ArgumentsNotStorable, match="the arguments of task 'pay' cannot be stored"):
+        pay.delay(object())
+    assert shop.counts()["agent_runs"] == 0
+
+
+def test_what_a_body_does_to_its_arguments_reaches_nobody(shop: Shop) -> None:
+    def pay(self: Any, cart: list[str]) -> int:
+        cart.append("more")
+        if not self.request.retries:
+            raise self.retry(countdown=1)
+        return len(cart)
+
+    pay = shop.task(pay, bind=True, **KEYED)
+    called = pay.delay(["tea"])
+    assert output(shop.finish(pay, called.id)) == 2
+    assert shop.operations(called.id)[0].args == {"cart": ["tea"]}
+
+
+def test_callbacks_have_their_ids_from_the_start(shop: Shop) -> None:
+    pay = shop.task(lambda what=None: what, name="pay", **KEYED)
+    callback = pay.s()
+    called = pay.apply_async(link=[callback, celery.group([pay.s(), pay.s()], app=shop.app)], chain=[pay.s()])
+    message = read_message(shop.row(called.id)["message"])
+    ids = [message.callbacks[0]["options"]["task_id"], message.chain[0]["options"]["task_id"]]
+    ids += [each["options"]["task_id"] for each in message.callbacks[1]["kwargs"]["tasks"]]
+    assert len(set(ids)) == 4
+    assert "task_id" not in callback.options
+    assert message.calls_something
+    assert message.is_awaited
+    assert json.loads(json.dumps(message.headers)) == message.headers
+
+
+def test_an_end_that_celery_has_not_heard_of_is_rung_for_less_and_less(shop: Shop) -> None:
+    pay = shop.task(lambda: 1, name="pay", **KEYED)
+    called = pay.delay()
+    bell = shop.runtime.bell
+    answer_all(shop.runtime, pay.job)
+    assert shop.row(called.id)["keeps_result"] == 1
+    waits = []
+    for _ in range(4):
+        found = shop.row(called.id)
+        waits.append((found["due_at"] - found["now"]) / 1e6)
+        shop.runtime.clock.advance(waits[-1] + 0.01)
+        assert Sweeper(shop.runtime).sweep().rung == 1
+        assert (bell.rings[0].run_id, bell.rings[0].task) == (called.id, "pay")
+        bell.rings.clear()
+    assert waits == sorted(waits)
+    assert waits[-1] > 2 * waits[0]
+    with shop.runtime.engine.connect() as connection, connection.begin():
+        shop.runtime.runs.result_stored(connection, called.id)
+    assert shop.row(called.id)["due_at"] is None
+    unheard = pay.apply_async(ignore_result=True)
+    answer_all(shop.runtime, pay.job)
+    assert shop.row(unheard.id)["due_at"] is None
+
+
+# -- retries ----------------------------------------------------------------------------------------------------------
+
+
+class Refused(Exception):
+    """The vendor says no."""
+
+
+GUARDS: dict[str, dict[str, Any]] = {
+    "read": {},
+    "repeatable": {"why": "sets a value"},
+    "transactional": {},
+    "keyed": {"key_lifetime": timedelta(hours=24)},
+    "probed": {"timeout": timedelta(seconds=10), "settle": timedelta(seconds=20)},
+    "manual": {"timeout": timedelta(seconds=10), "settle": timedelta(seconds=20)},
+}
+
+
+def retried(shop: Shop, effect: str, error: Exception, **options: Any) -> tuple[Any, list[int]]:
+    """A task of an effect whose body asks for a retry with an error, the first time."""
+    seen: list[int] = []
+
+    def pay(self: Any) -> int:
+        seen.append(self.request.retries)
+        if self.request.retries == 0:
+            raise self.retry(exc=error, countdown=5)
+        return len(seen)
+
+    task = shop.task(pay, bind=True, effect=effect, refused=(Refused,), **GUARDS[effect], **options)
+    if effect == "probed":
+        task.probe(lambda operation: NotHappened())
+    return task, seen
+
+
+@pytest.mark.parametrize("effect", GUARDS)
+def test_a_retry_after_a_refusal_runs_the_body_again_after_its_pause(shop: Shop, effect: str) -> None:
+    pay, seen = retried(shop, effect, Refused("no"))
+    called = pay.delay()
+    answer_all(shop.runtime, pay.job)
+    row = shop.row(called.id)
+    assert (row["status"], row["retries"]) == (RunStatus.WAITING, 1)
+    assert 4 < (row["due_at"] - row["now"]) / 1e6 <= 5
+    assert [operation.status for operation in shop.operations(called.id)] in ([], [OperationStatus.PENDING])
+    assert output(shop.finish(pay, called.id)) == 2
+    assert seen == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("effect", "status", "pause"),
+    [
+        ("keyed", OperationStatus.UNKNOWN, 5),
+        ("probed", OperationStatus.UNKNOWN, 30),
+        ("manual", OperationStatus.UNKNOWN, 30),
+    ],
+)
+def test_a_retry_after_a_doubt_settles_the_doubt_first(shop: Shop, effect: str, status: Any, pause: int) -> None:
+    pay, seen = retried(shop, effect, ConnectionError("reset"))
+    called = pay.delay()
+    answer_all(shop.runtime, pay.job)
+    row = shop.row(called.id)
+    assert (row["status"], row["retries"]) == (RunStatus.WAITING, 1)
+    assert pause - 2 < (row["due_at"] - row["now"]) / 1e6 <= pause
+    assert shop.operations(called.id)[0].status is status
+    row = shop.finish(pay, called.id)
+    if effect == "manual":
+        assert row["status"] == RunStatus.NEEDS_ATTENTION
+        assert seen == [0]
+    else:
+        assert output(row) == 2
+        assert seen == [0, 1]
+
+
+@pytest.mark.parametrize("effect", ["read", "repeatable", "transactional"])
+def test_used_up_retries_end_as_celerys_do(shop: Shop, effect: str) -> None:
+    def pay(self: Any, kind: str) -> None:
+        if kind == "own":
+            raise self.retry(exc=LookupError("gone"), countdown=1, max_retries=1)
+        self.retry(countdown=1)
+
+    pay = shop.task(pay, bind=True, effect=effect, max_retries=2, **GUARDS[effect])
+    with pytest.raises(LookupError, match="gone"):
+        pay.apply(("own",)).get()
+    with pytest.raises(MaxRetriesExceededError, match=r"Can't retry pay\["):
+        pay.apply(("bare",)).get()
+    called = pay.delay("bare")
+    assert shop.finish(pay, called.id)["retries"] == 2
+
+
+def test_celerys_wrapper_for_automatic_retries_finds_what_it_needs(shop: Shop) -> None:
+    seen: list[int] = []
+
+    def pay(self: Any) -> int:
+        seen.append(self.request.retries)
+        if len(seen) < 4:
+            raise ConnectionError("reset")
+        return len(seen)
+
+    options = {"autoretry_for": (ConnectionError,), "retry_backoff": 4, "retry_jitter": False, "max_retries": 3}
+    pay = shop.task(pay, bind=True, tools=[], **options)
+    called = pay.delay()
+    waits = []
+    while shop.row(called.id)["status"] not in FINISHED:
+        answer_all(shop.runtime, pay.job)
+        row = shop.row(called.id)
+        if row["status"] == RunStatus.WAITING:
+            waits.append(round((row["due_at"] - row["now"]) / 1e6))
+            shop.later(pay.job, waits[-1] + 1)
+    assert seen == [0, 1, 2, 3]
+    assert waits == [4, 8, 16]
+
+
+def test_a_retry_makes_the_refused_call_of_a_tool_again_and_no_other(shop: Shop) -> None:
+    calls: list[str] = []
+
+    @tool(effect="manual", timeout=timedelta(seconds=5), name="charge")
+    def charge() -> int:
+        calls.append("charge")
+        return 1
+
+    @tool(effect="manual", timeout=timedelta(seconds=5), name="mail", refused=(Refused,))
+    def mail() -> int:
+        calls.append("mail")
+        if calls.count("mail") == 1:
+            raise Refused("not now")
+        return 2
+
+    def buy(self: Any) -> int:
+        try:
+            return charge() + mail()
+        except Refused as refused:
+            raise self.retry(exc=refused) from refused
+
+    buy = shop.task(buy, bind=True, tools=[charge, mail], default_retry_delay=7)
+    assert output(shop.finish(buy, buy.delay().id)) == 3
+    assert calls == ["charge", "mail", "mail"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"args": ("other",)}, "with other arguments, which is another run"),
+        ({"throw": False}, "with throw=False"),
+        ({"queue": "slow"}, "with queue=: it goes to the same queue"),
+    ],
+)
+def test_what_a_retry_cannot_do_is_refused(shop: Shop, asked: Any, said: str) -> None:
+    def pay(self: Any, order_id: str) -> None:
+        self.retry(**asked)
+
+    pay = shop.task(pay, bind=True, effect="read")
+    with pytest.raises(AgentTasksError, match=said):
+        pay.apply(("o-1",)).get()
+
+
+def test_a_retry_outside_of_a_worker_raises_what_it_was_given(shop: Shop) -> None:
+    pay = shop.task(lambda: None, name="pay", **KEYED)
+    with pytest.raises(LookupError):
+        pay.retry(exc=LookupError("gone"))
+    with pytest.raises(Retry):
+        pay.retry()
+
+
+def test_an_eager_call_that_needs_a_person_says_so(shop: Shop) -> None:
+    def mail() -> None:
+        raise ConnectionError("reset")
+
+    mail = shop.task(mail, effect="manual", timeout=timedelta(seconds=5))
+    with pytest.raises(RunUnfinished, match="a person is asked: unknown about mail"):
+        mail.apply().get()
+
+
+def test_a_definition_is_known_to_its_app(shop: Shop) -> None:
+    pay = shop.task(lambda: None, name="shop.pay", **KEYED)
+    assert pay.job is AppState.of(shop.app).agents["shop.pay"]
