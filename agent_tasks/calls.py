@@ -289,7 +289,11 @@ def _failed(attempt: Attempt, request: Request, operation: Operation, error: Exc
     if refused or guard.effect is Effect.REPEATABLE:
         put_off(attempt, request.tool, error, operation)
         failure = describe_failure(error, request.tool.known_errors)
-        attempt.runtime.recorder.outcome(attempt, operation, OperationStatus.FAILED, error=codec.dumps(failure))
+        lands = request.tool.promise.waits and not refused  # perhaps, and late: not before that may the step act on it
+        sure = {} if lands else {"horizon_at": None}
+        attempt.runtime.recorder.outcome(attempt, operation, OperationStatus.FAILED, error=codec.dumps(failure), **sure)
+        if lands:
+            _wait_for_horizon(attempt, operation)
         raise failure_seen_by_step(failure, request.tool, error) from error
     _doubt(attempt, request, operation, judged, later)
 
@@ -337,8 +341,5 @@ def _doubt(
 def _what_comes_next(tool: Tool[..., Any], pause: float) -> str:
     if tool.guard.effect is Effect.KEYED:
         return f"it is sent again with the same key in {pause:g} s, while the key lives"
-    if tool.guard.effect is Effect.REPEATABLE:
-        follows = "it is done again"
-    else:
-        follows = "its probe is asked" if tool.probe_body is not None else "a person is asked"
+    follows = "its probe is asked" if tool.probe_body is not None else "a person is asked"
     return f"{follows} once nobody can be in the middle of it any more"

@@ -93,7 +93,7 @@ def decide(operation: Recorded | None, promise: Promise) -> Decision:
     if operation.status is OperationStatus.SUCCEEDED:
         return Decision.ASK_RESULT if operation.result_missing else Decision.RETURN
     if operation.status is OperationStatus.FAILED:
-        return Decision.RAISE
+        return Decision.RAISE if operation.horizon_passed or not _may_land_late(promise) else Decision.WAIT
     if not operation.horizon_passed and _may_land_late(promise):
         return Decision.WAIT
     if not operation.may_ask:

@@ -163,7 +163,8 @@ def test_a_step_that_kills_its_process_again_and_again_is_parked(here: OneProces
         heartbeat.beat()
     assert rows.find("run-1")["status"] == "needs_attention"
     items = here.runtime.boundary.read(here.runtime.engine, here.runtime.inbox.items)
-    assert [(str(item.question), item.detail) for item in items] == [("crashes", {"step": "pay", "crashes": 3})]
+    detail = {"step": "pay", "seq": 1, "crashes": 3}
+    assert [(str(item.question), item.detail) for item in items] == [("crashes", detail)]
 
 
 def test_a_process_past_its_deadline_is_killed_and_its_lease_given_back(

@@ -13,7 +13,7 @@ import pytest
 from agent_tasks import Agent, NotHappened, done, fail, tool
 from agent_tasks.migrate import revision, upgrade
 from agent_tasks.operations import MAX_SAID
-from agent_tasks.states import REPLIES
+from agent_tasks.states import NOT_BLOCKING, REPLIES
 from agent_tasks.sweeper import Sweeper
 from tests.one_process import OneProcess
 from tests.questions import STOPS, Stopped
@@ -42,7 +42,7 @@ def warnings(log: pytest.LogCaptureFixture) -> list[str]:
 # -- runs ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stop", [name for name in STOPS if name != "doubled"])
+@pytest.mark.parametrize("stop", [name for name in STOPS if name not in NOT_BLOCKING])
 def test_a_run_that_needs_attention_is_a_warning_with_the_lines_that_answer(
     here: OneProcess, log: pytest.LogCaptureFixture, stop: str
 ) -> None:
@@ -109,7 +109,6 @@ def doubtful(here: OneProcess, effect: str, error: BaseException) -> Agent:
         ("keyed", TimeoutError("no answer"), "it is sent again with the same key in 1 s, while the key lives"),
         ("probed", TimeoutError("no answer"), "its probe is asked once nobody can be in the middle of it any more"),
         ("manual", TimeoutError("no answer"), "a person is asked once nobody can be in the middle of it any more"),
-        ("repeatable", KeyboardInterrupt(), "it is done again once nobody can be in the middle of it any more"),
     ],
 )
 def test_an_exception_that_becomes_a_doubt_is_a_warning_with_its_traceback(
@@ -117,10 +116,7 @@ def test_an_exception_that_becomes_a_doubt_is_a_warning_with_its_traceback(
 ) -> None:
     order = doubtful(here, effect, error)
     run = order.enqueue({}, run_id="run-1")
-    try:
-        here.work(order)
-    except KeyboardInterrupt:
-        assert effect == "repeatable"
+    here.work(order)
     (operation,) = run.operations()
     (record,) = [record for record in log.records if getattr(record, "action", "") == "call_in_doubt"]
     assert record.levelno == logging.WARNING

@@ -279,7 +279,7 @@ def test_nobody_is_asked_about_a_call_that_may_still_be_under_way(recorded: Reco
 
 @given(RECORDED.filter(lambda recorded: recorded.status is PENDING), PROMISES)
 def test_no_probe_that_says_no_lets_a_request_be_sent_for_ever(recorded: Recorded, promise: Promise) -> None:
-    decision = decide(replace(recorded, probe_said_no=True, same_args=True), promise)
+    decision = decide(replace(recorded, probe_said_no=True, same_args=True, may_ask=True, horizon_passed=True), promise)
     assert decision is (EXECUTE if recorded.attempts < MAX_SENDS else ASK_SENDS)
 
 
