@@ -13,7 +13,7 @@ SOURCES := agent_tasks checkpoint
 CHECKED := $(SOURCES) tests celeryconfig.py $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types model mutants attack storm bench check format clean
+.PHONY: help setup demo test lint types model mutants attack storm backlog bench check format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ attack: $(INSTALLED) ## pairs of crashes, zombies and wrong step bodies, in proc
 
 storm: $(INSTALLED) ## kill, freeze, restart and cut off everything around a fleet, by chance: ARGS="--seed 7 --broker rabbitmq"
 	$(BIN)/python -m tests.storm $(ARGS)
+
+backlog: $(INSTALLED) ## 20,000 runs that nobody works on for an hour, and then somebody does
+	$(BIN)/python -m tests.backlog $(ARGS)
 
 bench: $(INSTALLED) ## measure recovery against its budget
 	$(BIN)/python benchmarks/recovery.py --check $(ARGS)
