@@ -64,7 +64,10 @@ def _keep_from_step(attempt: Attempt, request: Request, error: BaseException) ->
     operation = attempt.known.get(request.operation_id)
     in_doubt = operation is not None and operation.status in IN_DOUBT
     # A kind of its own, such as the time-out of an SDK, may have come in the middle of any statement.
-    interrupted = not isinstance(error, (Exception, *CRASHES)) and request.tool.guard.effect is not Effect.READ
+    ends_the_process = isinstance(error, (*CRASHES, KeyboardInterrupt))
+    interrupted = (
+        not isinstance(error, Exception) and not ends_the_process and request.tool.guard.effect is not Effect.READ
+    )
     if in_doubt or interrupted:
         pause = attempt.runtime.settings.backoff_seconds(attempt.number)
         reason = f"because a call of {request.tool.name} ended in doubt ({type(error).__name__}: {text_of(error)})"

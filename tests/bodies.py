@@ -194,12 +194,12 @@ def calls_in_a_task_group(effect: str, shop: Shop) -> Wrong:
     async def one(what: int) -> Any:
         return charge(what)
 
-    async def both() -> list[Any]:
+    async def grouped() -> Any:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(what)) for what in (1, 2)]
-        return [task.result() for task in tasks]
+            task = group.create_task(one(1))
+        return task.result()
 
-    return Wrong(agent_with(lambda _state: done(asyncio.run(both())), charge))
+    return Wrong(agent_with(lambda _state: done(asyncio.run(grouped())), charge))
 
 
 def retries_the_whole_step(effect: str, shop: Shop) -> Wrong:

@@ -243,6 +243,8 @@ def test_no_module_but_the_boundary_commits_publishes_acks_or_runs_a_body() -> N
         ("doorbell.py", "send_task", "self.app"),  # inside boundary.publish, asserted below
         ("tools.py", "body", "self"),  # Tool.run, which boundary.effect is given, and the spelled-out unguarded
         ("probing.py", "probe_body", "tool"),  # inside boundary.effect
+        ("task.py", "acknowledge", "self"),  # AgentRequest's own, through boundary.ack
+        ("plain_task.py", "apply_async", "super()"),  # eager: Celery calls the task here, and sends nothing
     }
     assert found == allowed
 

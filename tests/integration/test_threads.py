@@ -440,7 +440,7 @@ def test_a_step_that_begins_on_a_running_loop_has_an_order_there(one: Duel) -> N
 def test_calls_of_a_body_are_in_order_in_the_thread_that_runs_it(here: Duel) -> None:
     charge = plain_charge(here)
 
-    @tool(effect="manual", timeout=TIMEOUT, key=str)
+    @tool(effect="manual", timeout=TIMEOUT, key=lambda number: f"outer {number}")
     def outer(number: int) -> str:
         return charge(number) + charge(10 * number)
 
