@@ -77,7 +77,8 @@ def end_or_settle(runtime: Runtime, connection: Connection, attempt: Attempt) ->
 
 
 def _asked_by(runtime: Runtime, connection: Connection, run_id: str) -> tuple[str, str]:
-    entry = next(entry for entry in runtime.inbox.audit_trail(connection, run_id) if entry.what == CANCEL)
+    trail = runtime.inbox.audit_trail(connection, run_id)
+    entry = next(entry for entry in reversed(trail) if entry.what == CANCEL)
     return entry.who, entry.why
 
 

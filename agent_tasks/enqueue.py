@@ -99,13 +99,14 @@ def make_run(
 
     def work(connection: Connection) -> RowMapping:
         own = {"agent": agent, "dedupe_key": dedupe_key, "input_digest": input_digest}
-        if runtime.runs.insert(connection, **{**values, **own, "run_id": run_id}):
-            runtime.store.save(checkpoint, connection=connection)
-        row = runtime.runs.find(connection, run_id)
-        if row is None and dedupe_key is not None:
-            row = runtime.runs.find_by_dedupe_key(connection, agent, dedupe_key)
-        assert row is not None  # noqa: S101 - one of the two unique keys refused the insert
-        return row
+        while True:
+            if runtime.runs.insert(connection, **{**values, **own, "run_id": run_id}):
+                runtime.store.save(checkpoint, connection=connection)
+            row = runtime.runs.find(connection, run_id)
+            if row is None and dedupe_key is not None:
+                row = runtime.runs.find_by_dedupe_key(connection, agent, dedupe_key)
+            if row is not None:
+                return row  # else the run that refused the insert was deleted since
 
     row = _send(runtime, work)
     if (

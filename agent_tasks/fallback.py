@@ -83,9 +83,9 @@ def _way_back(attempt: Attempt, why: str) -> Suspension:
         return _ask(
             attempt, f"{why}; and the run has fallen back to checkpoint {state.seq} before, and came here again"
         )
-    line = NewLine(
-        attempt.line + 1, state.line, state.seq, step, runtime.bell.queue_for(f"{attempt.agent.name}.{step}")
-    )
+    plain = attempt.run["task"] is not None  # its queue is that of the call
+    queue = attempt.run["queue"] if plain else runtime.bell.queue_for(f"{attempt.agent.name}.{step}")
+    line = NewLine(attempt.line + 1, state.line, state.seq, step, queue)
     reason = (
         f"fell back from checkpoint {attempt.seq - 1} of line {attempt.standing_line} to checkpoint {state.seq} of line "
         f"{state.line}, as line {line.number}: {why}"

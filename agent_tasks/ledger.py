@@ -203,16 +203,23 @@ class Ledger:
         *,
         from_: Iterable[OperationStatus],
         fence: int | None = None,
+        token: str | None = None,
         **values: Any,
     ) -> bool:
-        """Settle the request that ``operation`` was read at, if it still stands at that request (I14)."""
+        """Settle the request that ``operation`` was read at, if it still stands at that request (I14).
+
+        A ``token`` names the attempt that began it: a run that was deleted and started anew has the same operations, and
+        other attempts.
+        """
         c = self.table.c
+        begun = () if token is None else (c.token == token,)
         statement = (
             update(self.table)
             .where(
                 c.operation_id == operation.operation_id,
                 c.attempts == operation.attempts,
                 c.status.in_([str(status) for status in from_]),
+                *begun,
             )
             .values(**values, **({"ended": fence, "finished_at": self.clock.now()} if fence is not None else {}))
         )

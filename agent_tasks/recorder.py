@@ -216,7 +216,8 @@ class Recorder:
             return False
         # A row set back to pending at this very request was not sent again yet: its success still counts.
         from_ = {*IN_DOUBT, OperationStatus.PENDING} if status is OperationStatus.SUCCEEDED else IN_DOUBT
-        if ledger.settle(connection, operation, from_=from_, fence=attempt.fence, status=status, **values):
+        fence, token = attempt.fence, attempt.token
+        if ledger.settle(connection, operation, from_=from_, fence=fence, token=token, status=status, **values):
             self.runtime.inbox.withdraw(connection, operation.operation_id, "a late outcome settled it")
             was = [RunStatus.WAITING]
             if not self.runtime.inbox.is_blocked(connection, attempt.run_id):
@@ -292,7 +293,7 @@ def _is_doubled(found: Operation, attempt: Attempt, operation: Operation) -> boo
         return False
     if found.status in (OperationStatus.FAILED, OperationStatus.DROPPED):
         return True
-    if found.attempts == operation.attempts:
+    if found.attempts == operation.attempts and found.row["token"] == attempt.token:
         return False
     if operation.effect is not Effect.KEYED:
         return True  # a second request is a second effect

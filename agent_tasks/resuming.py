@@ -123,7 +123,8 @@ class Resume:
                 f"run {self.run_id!r} cannot resume from step {first}: checkpoint {first - 1} {missing}. Nothing was "
                 f"changed; resume from another step. Its steps: {self._steps(connection, row)}."
             )
-        queue = runtime.bell.queue_for(f"{row['agent']}.{step}")
+        plain = row["task"] is not None  # its queue is that of the call
+        queue = row["queue"] if plain else runtime.bell.queue_for(f"{row['agent']}.{step}")
         return NewLine(int(row["line"]) + 1, parent.line, first - 1, step, queue)
 
     def _step(self, connection: Connection, row: RowMapping, first: int, made: CheckpointSummary | None) -> str | None:

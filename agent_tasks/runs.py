@@ -116,7 +116,7 @@ class Runs:
                 c.next_step == step,
                 c.status == RunStatus.QUEUED,
                 c.protocol <= PROTOCOL,
-                or_(c.expires_at.is_(None), c.expires_at > self.clock.now(), c.attempts > 0),
+                or_(c.expires_at.is_(None), c.expires_at > self.clock.now(), c.fence > 0),
             )
             .values(
                 status=RunStatus.RUNNING,
@@ -390,9 +390,9 @@ class Runs:
         return connection.execute(statement.values(**values)).rowcount == 1
 
     def expire_unbegun(self, connection: Connection, run_id: str) -> bool:
-        """End a run as cancelled that nobody began before it expired."""
+        """End a run as cancelled that nobody ever began, and that has expired; one that was resumed was begun."""
         row = self.find(connection, run_id, lock=True)
-        if row is None or row["attempts"] or row["expires_at"] is None or row["expires_at"] > row["now"]:
+        if row is None or row["fence"] or row["expires_at"] is None or row["expires_at"] > row["now"]:
             return False
         error = {"type": "cancelled", "text": EXPIRED, "traceback": ""}
         return self.end(connection, run_id, RunStatus.CANCELLED, error, was=(RunStatus.QUEUED,))

@@ -50,7 +50,7 @@ def test_time_limits_of_celery_repeat_no_effect(on_servers: Stage) -> None:
         for run_id, where in {**hurried, **limited}.items():
             stage.enqueue(run_id, agent=run_id.split("-")[0], misdeed=(where, "hang"))
         stage.finish({**hurried, **limited})
-        assert len(fleet.said("Hard time limit")) >= len(limited)
+        assert len(fleet.said("hard time limit")) >= len(limited)
     assert stage.misdeeds_left() == []
     assert stage.faults({**hurried, **limited}) == []
 
