@@ -87,7 +87,7 @@ class Agent:
         self.start: Step | None = None
         self.tools: dict[str, Tool[..., Any]] = {}
         for candidate in tools:
-            self._add_tool(check_guarded(candidate, name))
+            self._add_tool(check_guarded(candidate, self.subject))
         agents = AppState.of(app).agents
         if name in agents:
             raise AgentNameTaken(
@@ -97,6 +97,11 @@ class Agent:
 
     def __repr__(self) -> str:
         return f"<agent {self.name} steps={list(self.steps)}>"
+
+    @property
+    def subject(self) -> str:
+        """What messages call it."""
+        return f"agent {self.name!r}"
 
     @property
     def runtime(self) -> Runtime:
@@ -251,7 +256,7 @@ class Agent:
 
     def _add_tool(self, tool: Tool[..., Any]) -> None:
         if tool.name in self.tools:
-            raise UnguardedTool(f"agent {self.name!r} has two tools named {tool.name!r}: give one of them name=.")
+            raise UnguardedTool(f"{self.subject} has two tools named {tool.name!r}: give one of them name=.")
         self.tools[tool.name] = tool
 
     def _add_step(self, function: Callable[[Any], Any], name: str, start: bool, task_options: dict[str, Any]) -> Step:

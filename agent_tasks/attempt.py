@@ -240,9 +240,9 @@ class Attempt:
         if listed is tool:
             return
         said = (
-            f"is not in its agent's tools=. Nothing was sent; add it to tools= of agent {self.agent.name!r}."
+            f"is not in tools= of {self.agent.subject}. Nothing was sent; add it there."
             if listed is None
-            else f"is another tool than the one of this name in tools= of agent {self.agent.name!r}. Nothing was sent; "
+            else f"is another tool than the one of this name in tools= of {self.agent.subject}. Nothing was sent; "
             "list the one that is called, or give one of the two name=."
         )
         raise UnguardedTool(f"run {self.run_id!r}: tool {tool.name!r} was called in step {self.step!r} and {said}")

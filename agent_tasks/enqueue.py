@@ -115,8 +115,9 @@ def make_run(
         or (row["run_id"] == run_id and row["dedupe_key"] != dedupe_key)
     ):
         subject = f"dedupe key {dedupe_key!r}" if row["run_id"] != run_id else f"run id {run_id!r}"
+        owner = f"{'agent' if row['task'] is None else 'task'} {row['agent']!r}"
         raise DedupeConflict(
-            f"{subject} belongs to run {row['run_id']!r} of agent {row['agent']!r}, which was started with another input; no "
+            f"{subject} belongs to run {row['run_id']!r} of {owner}, which was started with another input; no "
             "run was made. Use the run that exists, or another key for another job."
         )
     return row

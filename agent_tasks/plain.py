@@ -17,11 +17,12 @@ from agent_tasks.errors import AgentTasksError, ArgumentsNotStorable, RunFailed,
 from agent_tasks.lines import NEXT_STEP
 from agent_tasks.operations import recorded_failure
 from agent_tasks.outcomes import Done, error_line
+from agent_tasks.retries import OPTIONS, refuse_near_misses, whole_number
 from agent_tasks.schema import MAX_ID_LENGTH
 from agent_tasks.states import FINISHED, RunStatus
 from agent_tasks.steps import Step
 from agent_tasks.suspensions import Wait
-from agent_tasks.tools import Tool, check_guarded, refuse_lazy, tool
+from agent_tasks.tools import Guard, Tool, check_guarded, checked, effect_of, refuse_lazy
 from checkpoint import CheckpointState, codec
 from checkpoint.errors import CheckpointError
 
@@ -64,10 +65,11 @@ class PlainJob(Agent):
 
     def __init__(self, task: type[Task], app: Celery) -> None:
         name, effect, tools = str(task.name), task.effect, task.tools
+        _check_options(task)
         _check_kind(task)
         self.signature = _signature_of(task)
-        self._dedupe_on = _dedupe_on(task, self.signature)
-        refuse_lazy(f"task {name!r}", inspect.unwrap(task.run))
+        self._dedupe_on, self._said_of_self = _dedupe_on(task, self.signature), _said_of_self(task)
+        refuse_lazy(_subject(task), inspect.unwrap(task.run))
         super().__init__(name, app=app, tools=tools or ())
         self.tool: Tool[..., Any] | None = None
         if effect is not None:
@@ -82,6 +84,11 @@ class PlainJob(Agent):
             self.tool.known_errors = self.known_errors
 
     @property
+    def subject(self) -> str:
+        """What messages call it."""
+        return f"task {self.name!r}"
+
+    @property
     def task(self) -> Task:
         """The Celery task itself."""
         return self.app._tasks[self.name]
@@ -93,7 +100,7 @@ class PlainJob(Agent):
             UnguardedTool: the task is ``probed`` and has no probe.
         """
         for each in self.tools.values():
-            check_guarded(each, self.name)
+            check_guarded(each, self.subject)
 
     # -- a call becomes a run ------------------------------------------------------------------------------------------
 
@@ -128,7 +135,10 @@ class PlainJob(Agent):
             DedupeConflict: the run that exists was started with other arguments.
         """
         self.check_ready()
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.task.__name__}() {error}{self._said_of_self}") from None
         bound.apply_defaults()
         arguments = dict(bound.arguments)
         state = {"args": list(args), "kwargs": dict(kwargs)}
@@ -204,7 +214,9 @@ class PlainJob(Agent):
         first = inspect.Parameter("_operation_", inspect.Parameter.POSITIONAL_ONLY)
         setattr(body, "__signature__", _with_first(self.signature, first))  # noqa: B010 - of a function, to mypy
         given = {name: getattr(task, name) for name in GUARDS if getattr(task, name) is not None}
-        return tool(effect=task.effect, bind=True, name=str(task.name), **given)(body)
+        subject = _subject(task)
+        guard = checked(subject, Guard(effect_of(subject, task.effect), **given))
+        return Tool(body, str(task.name), guard, bind=True, kind="task")
 
     # -- how it ended --------------------------------------------------------------------------------------------------
 
@@ -229,6 +241,28 @@ def _no_operation() -> Iterator[None]:
         yield
     finally:
         _operation.reset(token)
+
+
+def _subject(task: type[Task]) -> str:
+    return f"task {str(task.name)!r}"
+
+
+def _check_options(task: type[Task]) -> None:
+    """Refuse an option that Celery would take and nobody read: a misspelt one, or retries without an end."""
+    own = {name: value for base in task.__mro__ if hasattr(base, "job") for name, value in vars(base).items()}
+    given = [name for name, value in own.items() if name[:1] != "_" and not hasattr(value, "__get__")]
+    refuse_near_misses(_subject(task), given, (*OPTIONS, "retry_kwargs", "effect", "tools", "dedupe_on", *GUARDS))
+    whole_number(_subject(task), {"max_retries": task.max_retries}, "max_retries", 0)
+
+
+def _said_of_self(task: type[Task]) -> str:
+    """Return what is to be said of the first parameter where the arguments of a call do not fit."""
+    run = inspect.getattr_static(task, "run")
+    is_bound = not isinstance(run, staticmethod)
+    first = next(iter(inspect.signature(task.run).parameters), None)
+    if is_bound and first not in (None, "self", "task"):
+        return f". With bind=True the first parameter of the body, {first!r}, is the task itself."
+    return "" if is_bound or first != "self" else ". Its first parameter is 'self': bind=True is missing."
 
 
 def _check_kind(task: type[Task]) -> None:

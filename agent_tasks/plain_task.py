@@ -128,7 +128,7 @@ class AgentTask(LedgerTask):
         """Run the body here and now, with no record and no promise.
 
         Raises:
-            OutsideRun: the body asks for its operation, which does not exist outside a run.
+            OutsideRun: the body asks for ``self.operation``, or calls a tool with an effect; neither works outside a run.
         """
         return self.run(*args, **kwargs)
 
@@ -146,7 +146,8 @@ class AgentTask(LedgerTask):
                 return self.run(*args, **kwargs)
             raise OutsideRun(
                 f"task {self.name!r} was called as a function, where nothing is recorded, and has the effect "
-                f"{self.effect!r}. Call {self.__name__}.delay(…), or {self.__name__}.unguarded(…) to do it without any promise."
+                f"{self.effect!r}. Call {self.__name__}.delay(…), or {self.__name__}.unguarded(…) to run the body without any "
+                "promise, where self.operation does not exist."
             )
         request.agent_answered = True
         if request.is_eager:
@@ -181,7 +182,7 @@ class AgentTask(LedgerTask):
         if found is None:
             raise OutsideRun(
                 f"self.operation of task {self.name!r} exists only while its body runs in a worker or by .apply(), and only "
-                "with effect=. In a unit test pass a stand-in as self to .run.__func__, or use .apply()."
+                "with effect=; .unguarded(…) has none. In a unit test pass a stand-in as self to .run.__func__, or use .apply()."
             )
         return found
 
@@ -222,7 +223,7 @@ class AgentTask(LedgerTask):
         if max_retries is not None:
             self.override_max_retries = max_retries  # read by Celery's wrapper for autoretry_for
         most = self.max_retries if max_retries is None else max_retries
-        if most is not None and request.retries >= most:
+        if request.retries >= most:
             if exc is not None:
                 raise_with_context(exc)
             raise self.MaxRetriesExceededError(

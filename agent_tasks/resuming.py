@@ -101,8 +101,9 @@ class Resume:
                 f"run {self.run_id!r} is running step {row['next_step']!r}. Nothing was changed; cancel it first, or wait "
                 "until it waits, fails or needs attention."
             )
+        ended = "was cancelled" if status is RunStatus.CANCELLED else f"has {status!s}"
         raise CannotResume(
-            f"run {self.run_id!r} has {status!s}, and a run that ended so is not taken up again. Nothing was changed; "
+            f"run {self.run_id!r} {ended}, and a run that ended so is not taken up again. Nothing was changed; "
             "start a new run."
         )
 

@@ -143,12 +143,9 @@ def retry_policy(subject: str, options: Mapping[str, Any]) -> RetryPolicy:
         Traceback (most recent call last):
         agent_tasks.errors.ConfigurationError: step 'pay' has no option max_retry=. Did you mean 'max_retries'?
     """
-    for name in options:
-        if name == "retry_kwargs":
-            raise ConfigurationError(f"retry_kwargs= of {subject} is not taken: write max_retries=… itself.")
-        near = did_you_mean(name, OPTIONS)
-        if name not in OPTIONS and near and not hasattr(Task, name):
-            raise ConfigurationError(f"{subject} has no option {name}=.{near}")
+    if "retry_kwargs" in options:
+        raise ConfigurationError(f"retry_kwargs= of {subject} is not taken: write max_retries=… itself.")
+    refuse_near_misses(subject, options, OPTIONS)
     given = {name: options[name] for name in OPTIONS if name in options}
     if not given:
         return NO_RETRIES
@@ -157,7 +154,7 @@ def retry_policy(subject: str, options: Mapping[str, Any]) -> RetryPolicy:
             f"{next(iter(given))}= of {subject} retries nothing by itself: add max_retries=… or autoretry_for=(…,)."
         )
     policy = RetryPolicy(
-        max_retries=_whole(subject, given, "max_retries", _MAX_RETRIES),
+        max_retries=whole_number(subject, given, "max_retries", _MAX_RETRIES),
         retried=_classes(subject, given, "autoretry_for", (Exception,)),
         never=_classes(subject, given, "dont_autoretry_for", ()),
         backoff=_factor(subject, given),
@@ -172,7 +169,26 @@ def retry_policy(subject: str, options: Mapping[str, Any]) -> RetryPolicy:
     return policy
 
 
-def _whole(subject: str, given: Mapping[str, Any], name: str, default: int) -> int:
+def refuse_near_misses(subject: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a misspelt option: Celery takes any, and nobody would read it.
+
+    Args:
+        subject: whose options they are, for the message.
+        given: names of all that were given.
+        known: names of those that mean something, beside the attributes of Celery's tasks.
+
+    Raises:
+        ConfigurationError: a name is none of these, and nearly one of ``known``.
+    """
+    known = tuple(known)
+    for name in given:
+        near = did_you_mean(name, known)
+        if near and name not in known and not hasattr(Task, name):
+            raise ConfigurationError(f"{subject} has no option {name}=.{near}")
+
+
+def whole_number(subject: str, given: Mapping[str, Any], name: str, default: int) -> int:
+    """Return an option that must be a whole number of 0 or more."""
     value = given.get(name, default)
     if type(value) is not int or value < 0:
         ever = " Tries without an end would be a run that is stuck in silence." if value is None else ""

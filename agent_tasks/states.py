@@ -73,7 +73,7 @@ class Question(Word):
     CONFLICT = "conflict"  # asked for again with other arguments
     RESULT = "result"  # it happened, and its result could not be stored
     DOUBLED = "doubled"  # two requests of one operation succeeded
-    CRASHES = "crashes"  # the step lost its worker too often
+    CRASHES = "crashes"  # the step lost its worker, too often or in a run that is recovered by hand
     CHECKPOINT = "checkpoint"  # the latest checkpoint must not be used, and falling back is no way out
     STEPS = "steps"  # the run has taken as many steps as it may
     REFUSED = "refused"  # a probe or a person said that it happened, and then the vendor's refusal of it came in

@@ -51,9 +51,12 @@ class Tool(Generic[P, R]):
         guard: Guard,
         *,
         bind: bool,
-        identity: tuple[str, ...] | None,
-        key: Callable[..., str] | None,
+        identity: tuple[str, ...] | None = None,
+        key: Callable[..., str] | None = None,
+        kind: str = "tool",
     ) -> None:
+        #: Whose declaration it is, for messages.
+        self.subject = f"{kind} {name!r}"
         self.body, self.name, self.guard, self.bind = body, name, guard, bind
         self.identity, self.key = identity, key
         #: Exception classes, beside Python's own, that every attempt sees again as they were raised.
@@ -76,6 +79,11 @@ class Tool(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<tool {self.name} effect={self.guard.effect}>"
+
+    @property
+    def _word(self) -> str:
+        # A task is named by its module, too.
+        return self.name.rpartition(".")[2]
 
     @property
     def promise(self) -> Promise:
@@ -157,7 +165,7 @@ class Tool(Generic[P, R]):
         timeout = timeout or self.guard.timeout
         if timeout is None:
             raise UnguardedTool(
-                f"the probe of tool {self.name!r} must have a timeout, got none: write @{self.name}.probe(timeout="
+                f"the probe of {self.subject} must have a timeout, got none: write @{self._word}.probe(timeout="
                 "timedelta(seconds=…)), since a probe that hangs would hold its run for ever."
             )
         self.probe_body, self.probe_timeout = function, timeout
@@ -215,10 +223,11 @@ def tool(
 
     def declare(body: Callable[..., R]) -> Tool[..., R]:
         tool_name = str(name or getattr(body, "__name__", repr(body)))
-        guard = Guard(_effect(tool_name, effect), timeout, settle, visible_after, key_lifetime, refused, why, record)
-        _check(tool_name, guard)
-        refuse_lazy(f"tool {tool_name!r}", body)
-        return Tool(body, tool_name, _with_defaults(guard), bind=bind, identity=identity, key=key)
+        subject = f"tool {tool_name!r}"
+        guard = Guard(effect_of(subject, effect), timeout, settle, visible_after, key_lifetime, refused, why, record)
+        guard = checked(subject, guard)
+        refuse_lazy(subject, body)
+        return Tool(body, tool_name, guard, bind=bind, identity=identity, key=key)
 
     if bare is not None:
         declare(bare)
@@ -226,58 +235,61 @@ def tool(
     return declare
 
 
-def _effect(name: str, effect: str | None) -> Effect:
+def effect_of(subject: str, effect: str | None) -> Effect:
+    """Return the effect of this name."""
     known = [str(e) for e in Effect]
     if effect is None:
         raise UnguardedTool(
-            f"tool {name!r} has no effect=: say what it does to the world, one of {', '.join(known)}. "
+            f"{subject} has no effect=: say what it does to the world, one of {', '.join(known)}. "
             "A query is a read; a payment with an idempotency key is keyed; one that can be looked up is probed; "
             "a message that can do neither is manual."
         )
     if effect not in known:
         raise UnguardedTool(
-            f"effect= of tool {name!r} must be one of {', '.join(known)}, got {effect!r}."
+            f"effect= of {subject} must be one of {', '.join(known)}, got {effect!r}."
             + did_you_mean(str(effect), known)
         )
     return Effect(effect)
 
 
-def _check(name: str, guard: Guard) -> None:
+def checked(subject: str, guard: Guard) -> Guard:
+    """Return the guard with its defaults if it is whole."""
     for field in ("timeout", "settle", "visible_after", "key_lifetime"):
         value = getattr(guard, field)
         if value is not None and (not isinstance(value, timedelta) or value < timedelta(0)):
-            raise UnguardedTool(f"{field}= of tool {name!r} must be a timedelta of 0 or more, got {value!r}.")
+            raise UnguardedTool(f"{field}= of {subject} must be a timedelta of 0 or more, got {value!r}.")
     if guard.timeout is not None and not guard.timeout:
-        raise UnguardedTool(f"timeout= of tool {name!r} must be more than 0, got {guard.timeout!r}.")
+        raise UnguardedTool(f"timeout= of {subject} must be more than 0, got {guard.timeout!r}.")
     if guard.effect in (Effect.PROBED, Effect.MANUAL) and guard.timeout is None:
         raise UnguardedTool(
-            f"tool {name!r} is {str(guard.effect)!r} and has no timeout=: without a deadline for the whole call nobody "
+            f"{subject} is {str(guard.effect)!r} and has no timeout=: without a deadline for the whole call nobody "
             "can ever ask whether it happened. Give timeout=timedelta(seconds=…) and stop the body by it."
         )
     if guard.effect is Effect.KEYED and not guard.key_lifetime:
         raise UnguardedTool(
-            f"tool {name!r} is 'keyed' and has no key_lifetime=: how long does the vendor honour an idempotency key? "
+            f"{subject} is 'keyed' and has no key_lifetime=: how long does the vendor honour an idempotency key? "
             "After that time the same key would act again."
         )
     if guard.effect is not Effect.KEYED and guard.key_lifetime is not None:
-        raise UnguardedTool(f"key_lifetime= of tool {name!r} belongs to effect='keyed', got {str(guard.effect)!r}.")
+        raise UnguardedTool(f"key_lifetime= of {subject} belongs to effect='keyed', got {str(guard.effect)!r}.")
     if guard.effect is Effect.REPEATABLE and not guard.why:
         raise UnguardedTool(
-            f"tool {name!r} is 'repeatable' and has no why=: say in a sentence why doing it twice is the same as once."
+            f"{subject} is 'repeatable' and has no why=: say in a sentence why doing it twice is the same as once."
         )
     if not guard.record and guard.effect is not Effect.READ:
-        raise UnguardedTool(f"record=False of tool {name!r} is for effect='read' only, got {str(guard.effect)!r}.")
+        raise UnguardedTool(f"record=False of {subject} is for effect='read' only, got {str(guard.effect)!r}.")
     declared: object = guard.refused
     if not isinstance(declared, tuple):
-        raise UnguardedTool(f"refused= of tool {name!r} must be a tuple of exception classes, got {declared!r}.")
+        raise UnguardedTool(f"refused= of {subject} must be a tuple of exception classes, got {declared!r}.")
     for refusal in declared:
         if not (isinstance(refusal, type) and issubclass(refusal, Exception)):
-            raise UnguardedTool(f"refused= of tool {name!r} must hold exception classes, got {refusal!r}.")
+            raise UnguardedTool(f"refused= of {subject} must hold exception classes, got {refusal!r}.")
         if guard.effect in _DOUBTFUL and issubclass(TimeoutError, refusal):
             raise UnguardedTool(
-                f"refused= of tool {name!r} holds {refusal.__name__}, which a lost answer raises too: the effect may have "
+                f"refused= of {subject} holds {refusal.__name__}, which a lost answer raises too: the effect may have "
                 "happened then. List the exceptions that you raise where the vendor said no."
             )
+    return _with_defaults(guard)
 
 
 def refuse_lazy(subject: str, body: Callable[..., Any]) -> None:
@@ -300,20 +312,18 @@ def _with_defaults(guard: Guard) -> Guard:
     return guard
 
 
-def check_guarded(candidate: object, agent: str) -> Tool[..., Any]:
-    """Return the tool if an agent may start with it.
+def check_guarded(candidate: object, owner: str) -> Tool[..., Any]:
+    """Return the tool if its owner, an agent or a plain task, may start with it.
 
     Raises:
         UnguardedTool: it is no tool, or ``probed`` without a probe.
     """
     if not isinstance(candidate, Tool):
         name = getattr(candidate, "__name__", repr(candidate))
-        raise UnguardedTool(
-            f"agent {agent!r}: {name!r} is in tools= and not declared as a tool. Put @tool(effect=…) above it."
-        )
+        raise UnguardedTool(f"{owner}: {name!r} is in tools= and not declared as a tool. Put @tool(effect=…) above it.")
     if candidate.guard.effect is Effect.PROBED and candidate.probe_body is None:
+        said = owner if candidate.subject == owner else f"{owner}: {candidate.subject}"
         raise UnguardedTool(
-            f"agent {agent!r}: tool {candidate.name!r} is 'probed' and has no probe. Declare one with "
-            f"@{candidate.name}.probe, or make it effect='manual', where a person is asked."
+            f"{said} is 'probed' and has no probe. Declare one with @{candidate._word}.probe, or make it effect='manual', where a person is asked."
         )
     return candidate

@@ -29,7 +29,7 @@ QUESTIONS = {
     "result": "it happened, and its result could not be stored: what was it?",
     "doubled": "two requests of it succeeded",
     "refused": "it is recorded as happened, and the vendor refused it",
-    "crashes": "the step lost its worker too often: try again?",
+    "crashes": "the step lost its worker: try again?",
     "checkpoint": "the latest checkpoint does not verify: try again?",
     "steps": "the run has taken as many steps as it may: let it go on?",
     "sends": "it was sent often and did not happen: send it again?",
@@ -78,7 +78,8 @@ class Shown:
         """What is known about it: the last that the vendor, a probe or the worker said."""
         operation, detail = self.operation, self.item.detail
         if self.item.question is Question.CRASHES:
-            said = f"step {detail.get('step')} lost its worker {detail.get('crashes')} times"
+            crashes = detail.get("crashes")
+            said = f"step {detail.get('step')} lost its worker" + ("" if crashes == 1 else f" {crashes} times")
             made = [f"{one.get('seq')} ({one.get('step') or 'the input'})" for one in detail.get("checkpoints", ())]
             return said + (f"; its checkpoints: {', '.join(made)}" if made else "")
         if operation is None:

@@ -248,6 +248,9 @@ def test_a_running_run_is_refused(small: History) -> None:
     small.work(agent)
     assert run.get(timeout=0) == "paid"
     refused(small, run, "has succeeded.*start a new run")
+    cancelled = agent.enqueue({}, run_id="run-2")
+    cancelled.cancel(**KIM)
+    refused(small, cancelled, "was cancelled, and .*start a new run")
 
 
 def test_a_damaged_checkpoint_is_no_place_to_resume_from(small: History) -> None:

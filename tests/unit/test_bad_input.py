@@ -582,15 +582,15 @@ CASES = [
         "a tool that its agent does not list",
         calls_unlisted,
         RunFailed,
-        r"UnguardedTool: run 'run-1': tool 'charge' was called in step 'create' and is not in its agent's tools=\. "
-        r"Nothing was sent; add it to tools= of agent 'order'",
+        r"UnguardedTool: run 'run-1': tool 'charge' was called in step 'create' and is not in tools= of agent 'order'\. "
+        r"Nothing was sent; add it there",
         **FAILED,
     ),
     Case(
         "a read that its agent does not list",
         calls_unlisted_read,
         RunFailed,
-        r"tool 'price' was called in step 'create' and is not in its agent's tools=",
+        r"tool 'price' was called in step 'create' and is not in tools= of agent",
         **FAILED,
     ),
     Case(
@@ -604,7 +604,7 @@ CASES = [
         "an unlisted tool in the body of a listed one",
         calls_unlisted_in_a_body,
         RunFailed,
-        r"tool 'charge' .* is not in its agent's tools=",
+        r"tool 'charge' .* is not in tools= of agent",
         written={**RUN_ONLY, "agent_operations": 1},
         run_status="failed",
         operations=["failed"],

@@ -96,6 +96,18 @@ def test_a_question_about_crashes_says_how_often(small: OneProcess) -> None:
     assert "\tstep pay lost its worker 3 times\t" in run(small, "inbox", "list").stdout
 
 
+def test_a_question_about_the_first_crash_of_a_run_that_is_recovered_by_hand_counts_nothing(small: OneProcess) -> None:
+    def pay(_state: Any) -> Any:
+        raise MemoryError
+
+    order = small.agent(pay=pay)
+    order.enqueue({}, recovery="manual")
+    small.work(order)
+    listed = run(small, "inbox", "list").stdout
+    assert "\tstep pay lost its worker; its checkpoints: 0 (the input)\t" in listed
+    assert "crashes: the step lost its worker: try again?" in listed
+
+
 def test_a_question_after_a_crash_says_that_nothing_was_recorded(small: OneProcess) -> None:
     questions.unknown(small)
     with small.runtime.engine.connect() as connection, connection.begin():

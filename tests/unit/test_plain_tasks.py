@@ -22,7 +22,7 @@ from agent_tasks import (
     UnguardedTool,
     tool,
 )
-from agent_tasks.errors import ArgumentsNotStorable
+from agent_tasks.errors import ArgumentsNotStorable, ConfigurationError
 from agent_tasks.inline import answer_all, run_to_its_end
 from agent_tasks.integration import AppState
 from agent_tasks.messages import read_message
@@ -88,11 +88,11 @@ def output(row: Any) -> Any:
     [
         ({}, r"task 'pay' has base=AgentTask and neither effect= nor tools=: give it effect='keyed'"),
         ({**KEYED, "tools": []}, "both effect= and tools="),
-        ({"effect": "keyd"}, "Did you mean 'keyed'"),
-        ({"effect": "keyed"}, "has no key_lifetime="),
+        ({"effect": "keyd"}, "effect= of task 'pay' must be .* Did you mean 'keyed'"),
+        ({"effect": "keyed"}, "task 'pay' is 'keyed' and has no key_lifetime="),
         ({"effect": "manual"}, "has no timeout="),
         ({"tools": [], "timeout": timedelta(seconds=1)}, "and timeout=, which belongs to effect="),
-        ({"tools": [len]}, "'len' is in tools= and not declared as a tool"),
+        ({"tools": [len]}, "task 'pay': 'len' is in tools= and not declared as a tool"),
         ({**KEYED, "dedupe_on": ("order",)}, "must name its parameters .*got 'order'. Did you mean 'order_id'"),
         ({**KEYED, "dedupe_on": "order_id"}, "must be a tuple of names of its parameters, got 'order_id'"),
     ],
@@ -104,6 +104,58 @@ def test_a_task_that_does_not_say_how_it_is_guarded_is_not_made(app: Celery, opt
         app.task(base=AgentTask, name="pay", lazy=False, shared=False, **options)(pay)
 
 
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("refusd", "refused"),
+        ("max_retry", "max_retries"),
+        ("retry_backof", "retry_backoff"),
+        ("auto_retry_for", "autoretry_for"),
+        ("dedupe", "dedupe_on"),
+        ("key_life_time", "key_lifetime"),
+        ("timeouts", "timeout"),
+    ],
+)
+def test_a_misspelt_option_is_refused(app: Celery, option: str, meant: str) -> None:
+    def pay(order_id: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=f"task 'pay' has no option {option}=. Did you mean '{meant}'"):
+        app.task(base=AgentTask, name="pay", lazy=False, shared=False, **KEYED, **{option: 3})(pay)
+
+
+def test_a_misspelt_option_of_a_base_class_is_refused(app: Celery) -> None:
+    class Payment(AgentTask):
+        abstract = True
+        refusd = (KeyError,)
+
+        @property
+        def refunds(self) -> int:
+            return 0
+
+    def pay(order_id: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"task 'pay' has no option refusd=\. Did you mean 'refused'"):
+        app.task(base=Payment, name="pay", lazy=False, shared=False, **KEYED)(pay)
+    del Payment.refusd
+    assert app.task(base=Payment, name="pay", lazy=False, shared=False, **KEYED)(pay).refunds == 0
+
+
+def test_celerys_options_and_ones_of_the_users_own_are_left_alone(app: Celery) -> None:
+    def pay(order_id: str) -> None: ...
+
+    options = {"time_limit": 9, "soft_time_limit": 8, "rate_limit": "1/s", "throws": (KeyError,), "team": "billing"}
+    retries = {"autoretry_for": (KeyError,), "retry_kwargs": {"max_retries": 2}, "retry_backoff": True}
+    made = app.task(base=AgentTask, name="pay", lazy=False, shared=False, **KEYED, **options, **retries)(pay)
+    assert made.team == "billing"
+
+
+def test_retries_without_an_end_are_refused(app: Celery) -> None:
+    def pay(order_id: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"max_retries= of task 'pay' .*got None. Tries without an end"):
+        app.task(base=AgentTask, name="pay", lazy=False, shared=False, max_retries=None, **KEYED)(pay)
+
+
 def test_a_lazy_body_is_refused(app: Celery) -> None:
     async def pay(order_id: str) -> None: ...
 
@@ -112,15 +164,18 @@ def test_a_lazy_body_is_refused(app: Celery) -> None:
 
 
 def test_a_probed_task_without_a_probe_is_refused_at_its_call(shop: Shop) -> None:
-    refund = shop.task(lambda: None, name="refund", effect="probed", timeout=timedelta(seconds=5))
-    with pytest.raises(UnguardedTool, match="'refund' is 'probed' and has no probe"):
+    refund = shop.task(lambda: None, name="shop.refund", effect="probed", timeout=timedelta(seconds=5))
+    said = "^task 'shop.refund' is 'probed' and has no probe. Declare one with @refund.probe,"
+    with pytest.raises(UnguardedTool, match=said):
         refund.delay()
-    with pytest.raises(UnguardedTool, match="'refund' is 'probed' and has no probe"):
+    with pytest.raises(UnguardedTool, match=said):
         refund.job.check_ready()
     refund.probe(lambda operation: NotHappened())
     refund.job.check_ready()
     with pytest.raises(UnguardedTool, match="'step' has no effect= that a probe could be asked about"):
         shop.task(lambda: None, name="step", tools=[]).probe(print)
+    with pytest.raises(UnguardedTool, match=r"the probe of task 'shop.pay' must have a timeout.* write @pay\.probe"):
+        shop.task(lambda: None, name="shop.pay", **KEYED).probe(print)
 
 
 def test_celerys_own_tasks_stay_plain_under_task_cls() -> None:
@@ -146,6 +201,14 @@ def test_a_function_call_of_a_task_with_an_effect_is_refused_and_names_the_ways_
     assert shop.task(lambda: 4, name="step", tools=[])() == 4
 
 
+def test_unguarded_hands_a_bound_body_its_task_and_no_operation(shop: Shop) -> None:
+    named = shop.task(lambda self, order_id: f"{self.name} {order_id}", name="named", bind=True, **KEYED)
+    assert named.unguarded("o-1") == "named o-1"
+    keyed = shop.task(lambda self: self.operation.idempotency_key, name="keyed", bind=True, **KEYED)
+    with pytest.raises(OutsideRun, match=r"self.operation of task 'keyed' exists only .* \.unguarded\(…\) has none"):
+        keyed.unguarded()
+
+
 def test_the_operation_exists_in_the_body_only(shop: Shop) -> None:
     def pay(self: Any) -> Any:
         return self.operation.idempotency_key, inner.apply().get()
@@ -168,7 +231,7 @@ def test_a_tool_that_is_not_listed_raises_at_the_call(shop: Shop) -> None:
     offer = shop.task(lambda: mail() or 1, name="offer", tools=[])
     called = offer.apply()
     assert isinstance(called.result, AgentTasksError)
-    assert "tool 'mail' was called in step 'run' and is not in its agent's tools=" in str(called.result)
+    assert "tool 'mail' was called in step 'run' and is not in tools= of task 'offer'" in str(called.result)
 
 
 def test_both_forms_of_a_call_are_the_same_job(shop: Shop) -> None:
@@ -178,7 +241,7 @@ def test_both_forms_of_a_call_are_the_same_job(shop: Shop) -> None:
     first = pay.delay("o-1", cents=3)
     assert pay.delay(order_id="o-1").id == first.id
     assert shop.row(first.id)["dedupe_key"] == "order_id='o-1'"
-    with pytest.raises(DedupeConflict, match=r"dedupe key .*started with another input"):
+    with pytest.raises(DedupeConflict, match=r"dedupe key .* of task 'pay', which was started with another input"):
         pay.delay("o-1", 4)
     assert pay.delay("o-2").id != first.id
 
@@ -231,11 +294,24 @@ def test_an_option_that_cannot_be_honoured_is_refused(shop: Shop, options: Any, 
 
 def test_arguments_that_do_not_fit_or_cannot_be_stored_make_no_run(shop: Shop) -> None:
     pay = shop.task(lambda order_id: None, name="pay", **KEYED)
-    with pytest.raises(TypeError, match="missing a required argument: 'order_id'"):
+    with pytest.raises(TypeError, match=r"^pay\(\) missing a required argument: 'order_id'$"):
         pay.delay()
     with pytest.raises(ArgumentsNotStorable, match="the arguments of task 'pay' cannot be stored"):
         pay.delay(object())
     assert shop.counts()["agent_runs"] == 0
+
+
+def test_arguments_that_do_not_fit_name_a_bind_that_is_missing_or_too_much(shop: Shop) -> None:
+    unbound = shop.task(lambda self, order_id: None, name="unbound", **KEYED)
+    with pytest.raises(
+        TypeError, match=r"^unbound\(\) missing .*'order_id'. Its first parameter is 'self': bind=True is"
+    ):
+        unbound.delay("o-1")
+    bound = shop.task(lambda order_id: None, name="bound", bind=True, **KEYED)
+    with pytest.raises(
+        TypeError, match=r"too many positional arguments. With bind=True the first .*'order_id', is the task"
+    ):
+        bound.delay("o-1")
 
 
 def test_what_a_body_does_to_its_arguments_reaches_nobody(shop: Shop) -> None:

@@ -133,13 +133,13 @@ def test_a_callable_without_a_name_gives_its_tool_one() -> None:
 def test_an_agent_accepts_guarded_tools_only() -> None:
     look = tool(effect="probed", timeout=SECONDS)(nothing)
     with pytest.raises(UnguardedTool, match=r"agent 'order': tool 'nothing' is 'probed' and has no probe"):
-        check_guarded(look, "order")
+        check_guarded(look, "agent 'order'")
     look.probe(lambda _operation: NotHappened())
-    assert check_guarded(look, "order") is look
+    assert check_guarded(look, "agent 'order'") is look
     with pytest.raises(UnguardedTool, match=r"agent 'order': 'nothing' is in tools= and not declared as a tool"):
-        check_guarded(nothing, "order")
+        check_guarded(nothing, "agent 'order'")
     with pytest.raises(UnguardedTool, match=r"agent 'order': '7' is in tools="):
-        check_guarded(7, "order")
+        check_guarded(7, "agent 'order'")
 
 
 # -- outside a run ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,43 @@
+"""The example of docs/threads.md runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+class Vendor(ModuleType):
+    """Stands in for `requests` and the vendor behind it, who answers with what it got."""
+
+    def __init__(self) -> None:
+        super().__init__("requests")
+        self.asked: Any = None
+
+    def request(self, _method: str, _url: str, **request: Any) -> Vendor:
+        answer = Vendor()
+        answer.asked = request["json"]
+        return answer
+
+    def raise_for_status(self) -> None:
+        pass
+
+    def json(self) -> Any:
+        return self.asked
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.syspath_prepend(ROOT)
+    monkeypatch.setitem(sys.modules, "requests", Vendor())
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "threads.md").read_text(), flags=re.DOTALL)
+    names: dict[str, Any] = {"__name__": "shop"}
+    exec(compile(example, "docs/threads.md", "exec", dont_inherit=True), names)
+    greeted = names["newsletter"].run_inline({"readers": ["kim", "robin", "kim"]})
+    assert [mail["to"] for mail in greeted] == ["kim", "robin", "kim"]
