@@ -82,7 +82,10 @@ def answer(task: Task, job: PlainJob) -> Answer:
             raise Reject(error, requeue=True) from error
     except Exception:  # such as a time limit in the middle of a commit
         extra = {"action": "answer_failed", "run_id": request.id}
-        logger.exception("doorbell of run %s was not answered; the sweeper rings again", request.id, extra=extra)
+        logger.exception("the message of run %s was not answered; it comes again", request.id, extra=extra)
+        if not is_doorbell:  # perhaps only the broker knows of it
+            time.sleep(_REQUEUE_PAUSE_SECONDS)
+            raise Reject("not answered", requeue=True) from None
     return NOTHING_NEW
 
 

@@ -155,7 +155,8 @@ class PlainJob(Agent):
         if followed is None:
             checkpoint = CheckpointState(run_id=run_id, seq=0, agent_state=state, metadata={NEXT_STEP: STEP})
             row = make_run(runtime, checkpoint, dedupe_key=dedupe_key, **values)
-            if row["run_id"] == run_id or not (own_id or message.calls_something):
+            unheard = message.is_awaited and not row["keeps_result"]  # the earlier call wanted no result
+            if row["run_id"] == run_id or not (own_id or message.calls_something or unheard):
                 return row
             followed = str(row["run_id"])
         follower = {**state, FOLLOWS: followed}
@@ -196,7 +197,9 @@ class PlainJob(Agent):
         """End as another run does."""
         runtime = attempt.runtime
         row = runtime.boundary.read(runtime.engine, lambda connection: runtime.runs.find(connection, run_id))
-        if row is None or row["status"] not in FINISHED:
+        if row is None:
+            raise RunFailed(f"run {run_id!r}, which did the same job, was deleted before its end was asked for.")
+        if row["status"] not in FINISHED:
             pause = min(runtime.settings.backoff_seconds(attempt.number), LONGEST_LOOK_SECONDS)
             attempt.suspend(Wait(f"for run {run_id}, which does the same job", seconds=pause))
         if row["status"] == RunStatus.SUCCEEDED:

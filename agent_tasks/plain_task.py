@@ -16,7 +16,7 @@ from agent_tasks.errors import AgentTasksError, OutsideRun, UnguardedTool
 from agent_tasks.messages import show_run
 from agent_tasks.plain import PlainJob, operation_of_this_context
 from agent_tasks.states import Effect, RunStatus
-from agent_tasks.submitting import seconds_until, submit
+from agent_tasks.submitting import LONGEST_SECONDS, seconds_until, submit
 from agent_tasks.suspensions import RetryLater
 from agent_tasks.task import LedgerTask
 
@@ -233,7 +233,8 @@ class AgentTask(LedgerTask):
             )
         default = self.default_retry_delay if countdown is None else countdown
         when: float | datetime = default if eta is None else eta
-        later = _RetryLater(exc or _raised_now(), when, max(0.0, seconds_until(self.app, when)))
+        pause = min(max(0.0, seconds_until(self.app, when)), LONGEST_SECONDS)
+        later = _RetryLater(exc or _raised_now(), when, pause)
         request.agent_retry = later
         raise later
 

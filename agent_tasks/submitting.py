@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import reprlib
 from datetime import datetime
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 from celery.backends.base import DisabledBackend
@@ -37,6 +39,29 @@ _WITHOUT_MEANING = frozenset(
 )
 
 
+#: Names of headers that say what a message is; a caller's own must not stand in for them.
+_HEADERS_OF_THE_PROTOCOL = frozenset(
+    {
+        "lang",
+        "task",
+        "id",
+        "shadow",
+        "eta",
+        "expires",
+        "group",
+        "group_index",
+        "retries",
+        "timelimit",
+        "root_id",
+        "parent_id",
+    }
+    | {"argsrepr", "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers", "stamps"}
+)
+
+#: No call is put off for longer than a hundred years, in seconds.
+LONGEST_SECONDS = 100 * 365 * 86_400.0
+
+
 def submit(
     task: Task,
     job: PlainJob,
@@ -58,9 +83,7 @@ def submit(
     ignored = task.ignore_result if options.get("ignore_result") is None else options["ignore_result"]
     options["ignore_result"] = ignored or isinstance(task.backend, DisabledBackend)
     queue, priority = _route(app, task, args, kwargs, options)
-    begin = options.get("countdown") or options.get("eta")
-    begins_in = None if begin is None else seconds_until(app, begin)
-    ends = options.get("expires")
+    begins_in = _seconds_of(task, options, "countdown") or _seconds_of(task, options, "eta")
     row = job.make(
         runtime,
         run_id,
@@ -71,7 +94,7 @@ def submit(
         queue=queue,
         priority=priority,
         begins_in=begins_in if begins_in is not None and begins_in > 0 else None,
-        ends_in=None if ends is None else seconds_until(app, ends),
+        ends_in=_seconds_of(task, options, "expires"),
     )
     runtime.ring(str(row["run_id"]))
     result = task.AsyncResult(str(row["run_id"]))
@@ -80,6 +103,31 @@ def submit(
     if parent is not None and options.get("add_to_parent", True):
         parent.add_trail(result)
     return result
+
+
+def _seconds_of(task: Task, options: Mapping[str, Any], name: str) -> float | None:
+    given = options.get(name)
+    if given is None:
+        return None
+    try:
+        seconds = seconds_until(task.app, given)
+    except (TypeError, ValueError, AttributeError, OverflowError):
+        seconds = nan
+    return check_seconds(f"{name}= of task {task.name!r}", seconds, given)
+
+
+def check_seconds(subject: str, seconds: float, given: object) -> float:
+    """Refuse a time that no clock of a database reaches.
+
+    Raises:
+        AgentTasksError: so it is; nothing was sent.
+    """
+    if not -LONGEST_SECONDS <= seconds <= LONGEST_SECONDS:
+        raise AgentTasksError(
+            f"{subject} must be a number of seconds, or a date and time, less than a hundred years away, got "
+            f"{reprlib.repr(given)}. Nothing was sent."
+        )
+    return seconds
 
 
 def seconds_until(app: Celery, moment: float | datetime | str) -> float:
@@ -92,6 +140,12 @@ def seconds_until(app: Celery, moment: float | datetime | str) -> float:
 def _check(task: Task, options: dict[str, Any]) -> None:
     if task.soft_time_limit and task.time_limit and task.soft_time_limit > task.time_limit:
         raise ValueError("soft_time_limit must be less than or equal to time_limit")
+    for name in options.get("headers") or {}:
+        if name in _HEADERS_OF_THE_PROTOCOL or str(name).startswith("agent_"):
+            raise AgentTasksError(
+                f"task {task.name!r} was called with a header {name!r}, which says what its messages are. Nothing was sent; "
+                "give your header another name."
+            )
     stamps = set(options.get("stamped_headers") or ())
     given = [name for name, value in options.items() if value is not None and not (name == "retries" and value == 0)]
     for name in given:
