@@ -61,6 +61,7 @@ class PlainJob(Agent):
 
     Raises:
         UnguardedTool: it does not say how its effects are guarded.
+        ConfigurationError: an option is misspelt, or allows retries without an end.
     """
 
     def __init__(self, task: type[Task], app: Celery) -> None:

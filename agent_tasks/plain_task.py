@@ -85,6 +85,7 @@ class AgentTask(LedgerTask):
 
         Raises:
             UnguardedTool: it does not say how the effects of the body are guarded.
+            ConfigurationError: an option is misspelt, or allows retries without an end.
         """
         # The base class itself has no name; with Celery(task_cls=AgentTask) Celery's own tasks come here, too.
         if cls.name is None or str(cls.name).startswith("celery.") or "job" in cls.__dict__:
