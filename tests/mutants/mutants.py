@@ -10,6 +10,7 @@ _ZOMBIES = "tests/integration/test_protocol_zombies.py"
 _DOUBTS = "tests/integration/test_protocol_doubts.py"
 _COMMITS = "tests/integration/test_protocol_commits.py"
 _CALLS = "tests/integration/test_protocol_calls.py"
+_GENERATIONS = "tests/integration/test_generations.py"
 _CRASHES = "tests/integration/test_crashes.py"
 _CANCEL = "tests/integration/test_protocol_cancel.py"
 _RETRIES = "tests/unit/test_retries.py"
@@ -123,6 +124,14 @@ MUTANTS = [
         "                c.status == RunStatus.QUEUED,\n                c.protocol",
         "                c.protocol",
         (f"{_FENCES}::test_a_claim_takes_only_the_queued_run_that_its_doorbell_names",),
+    ),
+    Mutant(
+        "the token out of the compare-and-set of a late outcome",
+        "I2",
+        "agent_tasks/recorder.py",
+        "from_=from_, fence=fence, token=token, status=status, **values",
+        "from_=from_, fence=fence, status=status, **values",
+        (f"{_GENERATIONS}::test_the_late_outcome_of_a_deleted_run_settles_nothing_of_the_one_that_has_its_id_now",),
     ),
     # -- I3: intent first
     Mutant(
