@@ -132,10 +132,12 @@ def test_a_step_that_swallows_a_doubt_neither_acts_on_it_nor_commits_it(
 
 
 @pytest.mark.parametrize("other", ["read", "manual"])
-def test_after_a_swallowed_doubt_not_even_a_call_that_has_its_own_identity_is_made(here: Duel, other: str) -> None:
+def test_after_a_swallowed_doubt_neither_a_read_nor_a_call_with_a_key_of_its_own_is_made(
+    here: Duel, other: str
+) -> None:
     charge, calls = timing_out(here), list[str]()
 
-    @tool(effect=other, timeout=TIMEOUT, key=lambda text: text)
+    @tool(effect=other, timeout=TIMEOUT, key=None if other == "read" else lambda text: text)
     def tell(text: str) -> None:
         calls.append(text)
 

@@ -362,7 +362,7 @@ MUTANTS = [
         "agent_tasks/attempt.py",
         "    def _check(self, tool: Tool[..., Any]) -> None:\n        self.raise_if_doomed()",
         "    def _check(self, tool: Tool[..., Any]) -> None:",
-        (f"{_DOUBTS}::test_after_a_swallowed_doubt_not_even_a_call_that_has_its_own_identity_is_made",),
+        (f"{_DOUBTS}::test_after_a_swallowed_doubt_neither_a_read_nor_a_call_with_a_key_of_its_own_is_made",),
     ),
     Mutant(
         "a doomed attempt may commit",
