@@ -191,8 +191,10 @@ def test_an_old_copy_of_a_repeatable_call_is_waited_for_before_a_retry_makes_it_
     order = agent_of(here, set_status, pay=lambda _state: done(set_status()), max_retries=3)
     run = here.run(order)
     here.later(order, DELAY)
-    assert (run.status, here.requests) == (RunStatus.WAITING, ["set"])
-    here.later(order, 200 - DELAY)
+    assert (run.status, here.requests, here.row()["retries"]) == (RunStatus.WAITING, ["set"], 0)
+    here.later(order, 200 - DELAY)  # only now the step sees the failure
+    assert (run.status, here.requests, here.row()["retries"]) == (RunStatus.WAITING, ["set"], 1)
+    here.later(order, DELAY + 1)
     assert (run.get(timeout=0), here.requests, here.row()["retries"]) == ("set", ["set", "set"], 1)
 
 
