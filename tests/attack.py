@@ -112,7 +112,7 @@ def ledger(database: str) -> Iterator[str]:
             yield f"sqlite:///{Path(folder) / 'ledger.db'}"
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
     parser.add_argument("kind", nargs="?", choices=[*KINDS, "all"], default="all")
     parser.add_argument("--full", action="store_true", help="every schedule; else a drawn sample")
@@ -123,8 +123,8 @@ def main() -> int:
         "--postgresql", action="store_true", help="on the PostgreSQL server of the tests; else on SQLite"
     )
     parser.add_argument("--jobs", type=int, default=2, help="processes at work")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there")
-    chosen = parser.parse_args()
+    parser.add_argument("--report", type=Path, help="write REPORT.json and REPORT.md")
+    chosen = parser.parse_args(arguments)
     with services.session_folder() as folder:
         database = services.find("postgresql", folder) if chosen.postgresql else "sqlite"
         attacks = [
@@ -133,18 +133,67 @@ def main() -> int:
             for subject in subjects
             if chosen.kind in (kind, "all") and chosen.only in subject
         ]
-        found = report(attacks, chosen.jobs)
-    if chosen.json:
-        chosen.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    wrong = [text for summary in found.values() for text in summary["wrong"]]
-    schedules = sum(summary["schedules"] for summary in found.values())
-    opened = sum(summary["met_an_open_attempt"] for summary in found.values())
-    drawn = "" if chosen.full else f", drawn with seed {chosen.seed}"
-    print(f"{schedules} schedules{drawn}; {opened} met an open attempt; {len(wrong)} wrong")
-    return 1 if wrong else 0
+        found = carry_all_out(attacks, chosen.jobs)
+    said = {
+        "kind": chosen.kind,
+        "only": chosen.only,
+        "database": "PostgreSQL" if chosen.postgresql else "SQLite",
+        "seed": None if chosen.full else chosen.seed,
+        "sample": None if chosen.full else chosen.sample,
+        "attacks": found,
+        "total": {word: sum(summary[word] for summary in found.values()) for word in _NUMBERS},
+        "wrong": [f"{name}: {text}" for name, summary in found.items() for text in summary["wrong"]],
+    }
+    if chosen.report:
+        chosen.report.with_suffix(".json").write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+        chosen.report.with_suffix(".md").write_text(as_markdown(said), encoding="utf-8")
+    print(as_markdown(said))
+    return 1 if said["wrong"] else 0
 
 
-def report(attacks: list[Attack], jobs: int) -> dict[str, dict[str, Any]]:
+_NUMBERS = ("schedules", "met_an_open_attempt")
+
+
+def as_markdown(said: dict[str, Any]) -> str:
+    """Return the report as a page."""
+    drawn = ["--full"] if said["seed"] is None else [f"--seed {said['seed']}"]
+    drawn += [f"--sample {said['sample']}"] if said["sample"] else []
+    drawn += [f"--only {said['only']}"] if said["only"] else []
+    drawn += ["--postgresql"] if said["database"] == "PostgreSQL" else []
+    rows = [
+        f"| {name} | {found['crossings']} | {found['schedules']} | {found['met_an_open_attempt']} | {len(found['wrong'])} |"
+        for name, found in said["attacks"].items()
+    ]
+    total = said["total"]
+    shown = [
+        f"- {name}: {text}" for name, found in said["attacks"].items() for text in found.get("doubled_and_shown", [])
+    ]
+    return "\n".join(
+        [
+            f"# Attacks on {said['database']}",
+            "",
+            f"`python -m tests.attack {said['kind']} {' '.join(drawn)}`",
+            "",
+            "A fault met an open attempt when the run was `running` at that moment. Of a pair, one of the two is enough.",
+            "",
+            "| attack | crossings without a fault | schedules | met an open attempt | wrong |",
+            "|---|---:|---:|---:|---:|",
+            *rows,
+            f"| **together** | | **{total['schedules']}** | **{total['met_an_open_attempt']}** | **{len(said['wrong'])}** |",
+            "",
+            "## What went wrong",
+            "",
+            *(
+                [f"- {text}" for text in said["wrong"]]
+                or ["Nothing: no effect was lost or doubled, no run was stuck, no doubt was left."]
+            ),
+            "",
+            *(["## Beyond any client, and shown to a person", "", *shown, ""] if shown else []),
+        ]
+    )
+
+
+def carry_all_out(attacks: list[Attack], jobs: int) -> dict[str, dict[str, Any]]:
     """Carry attacks out, and say what each found as soon as it is known."""
     found = {}
     with ProcessPoolExecutor(jobs) as pool:
