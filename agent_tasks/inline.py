@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.clock import MICROSECONDS
@@ -13,6 +11,7 @@ from agent_tasks.config import Settings
 from agent_tasks.coordinator import Coordinator
 from agent_tasks.doorbell import InlineBell
 from agent_tasks.errors import RunFailed
+from agent_tasks.folders import HeldFolder
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
 from agent_tasks.runtime import Runtime
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 @cache
 def _empty_ledger() -> bytes:
     """An SQLite file with empty tables: making them takes longer than most runs, and a test suite needs many."""
-    with tempfile.TemporaryDirectory(prefix="agent-tasks-") as folder:
-        ledger = Path(folder) / "ledger.db"
+    with HeldFolder() as folder:
+        ledger = folder / "ledger.db"
         upgrade(f"sqlite:///{ledger}")
         return ledger.read_bytes()
 
@@ -38,8 +37,8 @@ def _empty_ledger() -> bytes:
 @contextmanager
 def own_ledger() -> Iterator[Runtime]:
     """Make a runtime on a ledger of its own, whose doorbells stay in memory."""
-    with tempfile.TemporaryDirectory(prefix="agent-tasks-") as folder:
-        ledger = Path(folder) / "ledger.db"
+    with HeldFolder() as folder:
+        ledger = folder / "ledger.db"
         ledger.write_bytes(_empty_ledger())
         runtime = Runtime(Settings(f"sqlite:///{ledger}"), InlineBell)
         try:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import mmap
 import os
-import shutil
 import struct
 import sys
-import tempfile
 import threading
 import weakref
 import zlib
@@ -19,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from agent_tasks.folders import HeldFolder
 
 if sys.platform != "win32":  # which has no prefork pool, and so no second process to keep out
     import fcntl
@@ -117,10 +117,13 @@ class Slots:
 
     @classmethod
     def temporary(cls) -> Slots:
-        """Make a table in a folder of its own, which is removed when this process is done with the table."""
-        folder = tempfile.mkdtemp(prefix="agent-tasks-")
-        slots = cls(Path(folder) / "slots")
-        weakref.finalize(slots, _remove, folder, os.getpid())
+        """Make a table in a folder of its own, which is removed when this process is done with the table.
+
+        Where the process is killed, the next worker removes it.
+        """
+        folder = HeldFolder()
+        slots = cls(folder.path / "slots")
+        weakref.finalize(slots, folder.remove)
         return slots
 
     def take(self, run_id: str, token: str, *, deadline: float) -> Slot:
@@ -188,9 +191,3 @@ class Slots:
             if sys.platform != "win32":
                 fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process that holds it
             yield
-
-
-def _remove(folder: str, pid: int) -> None:
-    # A forked process inherits the table, and must not take it away from its parent.
-    if os.getpid() == pid:
-        shutil.rmtree(folder, ignore_errors=True)

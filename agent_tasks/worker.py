@@ -15,6 +15,7 @@ from agent_tasks.boundary import Boundary
 from agent_tasks.config import Settings
 from agent_tasks.doorbell import RING_HEADER
 from agent_tasks.errors import LedgerUnavailable
+from agent_tasks.folders import remove_left_behind
 from agent_tasks.heartbeat import LOOK_SECONDS, Heartbeat
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import prepare
@@ -104,6 +105,7 @@ class AgentWorkerStep(bootsteps.StartStopStep):
             prepare(settings.database_url, settings.table_prefix)
         except LedgerUnavailable as error:  # it may come back; nothing is claimed before
             logger.warning("%s", error, extra={"action": "ledger_unavailable"})
+        remove_left_behind()
         self._slots = Slots.temporary()
         use_surviving_pool(worker.pool, self._slots.path.parent)
         os.environ[SLOTS_VARIABLE] = str(self._slots.path)

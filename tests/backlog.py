@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections import Counter
 from contextlib import closing
 
 from agent_tasks import done
+from agent_tasks.folders import HeldFolder
 from agent_tasks.sweeper import Sweeper
 from tests.one_process import OneProcess
 
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--database", metavar="URL", help="an empty one; an SQLite file if not given")
     options = parser.parse_args()
     with (
-        tempfile.TemporaryDirectory(prefix="agent-tasks-") as folder,
+        HeldFolder() as folder,
         closing(OneProcess(options.database or f"sqlite:///{folder}/agent.db")) as here,
     ):
         return backlog(here, options.runs)

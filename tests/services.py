@@ -16,13 +16,20 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import sqlalchemy
+
+from agent_tasks.folders import HeldFolder, remove_left_behind
 
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Where a session's processes meet: the controller makes the folder, xdist workers inherit the variable.
 SHARED_VARIABLE = "AGENT_TEST_SHARED"
+
+#: Where temporary folders are made that are no litter: pytest's own, kept for whoever looks at a failure, and a server's,
+#: which another user has to reach. The name is pytest's.
+OUTSIDE_VARIABLE = "PYTEST_DEBUG_TEMPROOT"
 
 URL_VARIABLES = {
     "postgresql": "AGENT_TEST_POSTGRES_URL",
@@ -41,15 +48,15 @@ class Unavailable(Exception):
 @contextlib.contextmanager
 def session_folder() -> Iterator[Path]:
     """Make the folder in which the processes of one session meet; servers stop when its holder has ended."""
-    with tempfile.TemporaryDirectory(prefix="agent-tests-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        with (folder / "alive").open("wb") as alive:
-            fcntl.flock(alive, fcntl.LOCK_SH)
-            os.environ[SHARED_VARIABLE] = name
-            try:
-                yield folder
-            finally:
-                del os.environ[SHARED_VARIABLE]
+    outside = os.environ.get(OUTSIDE_VARIABLE) or tempfile.gettempdir()  # a test's own session has it
+    remove_left_behind()  # a session that was killed could not
+    with HeldFolder() as folder, (folder / "alive").open("wb") as alive:
+        fcntl.flock(alive, fcntl.LOCK_SH)
+        # Processes that die, as they do here by design, leave what they had in the temporary folder.
+        (litter := folder / "tmp").mkdir()
+        here = {SHARED_VARIABLE: str(folder), OUTSIDE_VARIABLE: outside, "TMPDIR": str(litter)}
+        with patch.dict(os.environ, here), patch.object(tempfile, "tempdir", None):
+            yield folder
 
 
 def find(service: str, folder: Path) -> str:
@@ -85,13 +92,17 @@ def start(service: str, folder: Path) -> str:
     command = [sys.executable, "-m", "tests.keeper", service, str(folder / "alive")]
     # Its own session: an interrupt at the terminal ends the tests, and the keeper notices that by itself.
     keeper = subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+        command, cwd=ROOT, env=_outside(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
     )
     assert keeper.stdout is not None
     with keeper.stdout:
         line = keeper.stdout.readline().decode()
     keeper.returncode = 0  # it outlives this process on purpose; without this Popen would complain about it
     return line or json.dumps({"error": f"its keeper ended at once; try `{' '.join(command)}`"})
+
+
+def _outside() -> dict[str, str]:
+    return {**os.environ, "TMPDIR": os.environ.get(OUTSIDE_VARIABLE) or tempfile.gettempdir()}
 
 
 class OwnServer:
@@ -108,6 +119,7 @@ class OwnServer:
         self._keeper = subprocess.Popen(
             [sys.executable, "-m", "tests.keeper", service],
             cwd=ROOT,
+            env=_outside(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -16,7 +16,6 @@ import os
 import random
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from agent_tasks.errors import LedgerUnavailable
+from agent_tasks.folders import HeldFolder
 from agent_tasks.states import RunStatus
 from tests.proxy import Fault, Proxy, proxied
 from tests.recovery.app import CONF_VARIABLE, MISDEEDS
@@ -270,8 +270,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     runs = [f"storm-{number}" for number in range(given.runs)]
     with (
-        tempfile.TemporaryDirectory(prefix="agent-storm-") as folder,
-        set_up(given.seed, given.broker, Path(folder)) as storm,
+        HeldFolder() as folder,
+        set_up(given.seed, given.broker, folder) as storm,
     ):
         told = weather(storm, runs, given.seconds)
         print(

@@ -9,10 +9,8 @@ from __future__ import annotations
 import argparse
 import random
 import shlex
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +23,7 @@ from agent_tasks.demo.kills import Kill
 from agent_tasks.demo.progress import Progress
 from agent_tasks.demo.report import Report
 from agent_tasks.demo.supervisor import ProcessEnded
+from agent_tasks.folders import HELD_PREFIX, HeldFolder, remove_left_behind
 
 # What a shell expects: 1 for a promise that was not kept, 2 for input that cannot be used, 130 for Ctrl-C.
 _NOT_KEPT, _BAD_INPUT, _INTERRUPTED = 1, 2, 130
@@ -113,23 +112,19 @@ def _workplace(keep: Path | None) -> Iterator[Path]:
     SIGTERM ends the demo as Ctrl-C does.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    folder = keep or Path(tempfile.mkdtemp(prefix="agent-demo-"))
+    remove_left_behind()  # a demo that was killed could not
     try:
-        yield folder
-    except (ProcessEnded, Unfinished):
-        print(f"logs and ledgers are kept in {folder}", file=sys.stderr)
-        raise
-    except BaseException:
-        _tidy(folder, keep)
-        raise
+        with HeldFolder() as own:
+            folder = keep or own
+            try:
+                yield folder
+            except (ProcessEnded, Unfinished):
+                if keep is None:  # by a name that nobody tidies up
+                    folder = own.rename(own.with_name(own.name.replace(HELD_PREFIX, "agent-demo-")))
+                print(f"logs and ledgers are kept in {folder}", file=sys.stderr)
+                raise
     finally:
         signal.signal(signal.SIGTERM, before)
-    _tidy(folder, keep)
-
-
-def _tidy(folder: Path, keep: Path | None) -> None:
-    if keep is None:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _made(folder: Path) -> Path:

@@ -8,10 +8,9 @@ ledger is held against what the run's ledger says. The recovery crosses boundari
 from __future__ import annotations
 
 import random
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from agent_tasks.folders import HeldFolder
 from agent_tasks.migrate import upgrade
 from agent_tasks.slots import Slots
 from agent_tasks.states import RunStatus
@@ -89,10 +88,10 @@ def explore_crashes(
         raise ValueError(f"faults must be 1 or 2, got {faults!r}.")
     if sample is not None and sample < 1:
         raise ValueError(f"sample must be 1 or more, or None for every schedule, got {sample!r}.")
-    with tempfile.TemporaryDirectory(prefix="agent-tasks-") as folder:
-        url = database_url or f"sqlite:///{Path(folder) / 'ledger.db'}"
+    with HeldFolder() as folder:
+        url = database_url or f"sqlite:///{folder / 'ledger.db'}"
         upgrade(url)
-        stage = Stage(agent, input, world, url, Slots(Path(folder) / "slots"), next_release)
+        stage = Stage(agent, input, world, url, Slots(folder / "slots"), next_release)
         try:
             explorer = _Explorer(stage, brokers, lost_answers=lost_answers, cancels=cancels, one_ending=one_ending)
             if faults == 1:

@@ -10,12 +10,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
+
+from agent_tasks.folders import HeldFolder
 
 from .mutants import MUTANTS, Mutant
 
@@ -31,10 +32,10 @@ def main() -> int:
     parser.add_argument("-j", type=int, default=2, metavar="N", help="at the same time (2)")
     options = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if options.k in mutant.name]
-    with tempfile.TemporaryDirectory(prefix="agent-tasks-mutants-") as folder:
+    with HeldFolder() as folder:
         copies: SimpleQueue[Path] = SimpleQueue()
         for number in range(options.j):
-            copies.put(copy_to(Path(folder) / str(number)))
+            copies.put(copy_to(folder / str(number)))
         with borrowed(copies) as copy:
             code, said = run_tests(copy, sorted({test for mutant in chosen for test in mutant.tests}))
         if code != PASSED:
