@@ -39,6 +39,11 @@ class Schedule:
         """Whether every fault was met at all."""
         return len(self.met) == len(self.faults)
 
+    @property
+    def failed(self) -> bool:
+        """Whether something was wrong, or a fault never met its crossing."""
+        return bool(self.problems) or not self.crashed
+
     def __str__(self) -> str:
         faults = ", then ".join(map(str, self.faults))
         return f"{faults} (broker {self.broker}): {'; '.join(self.problems) or 'ok'}"
@@ -61,7 +66,7 @@ class Exploration:
     @property
     def failures(self) -> list[Schedule]:
         """The schedules that went wrong, and those that never met their crossing."""
-        return [schedule for schedule in self.schedules if schedule.problems or not schedule.crashed]
+        return [schedule for schedule in self.schedules if schedule.failed]
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers as JSON can hold them.

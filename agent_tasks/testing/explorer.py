@@ -16,6 +16,7 @@ from agent_tasks.slots import Slots
 from agent_tasks.states import RunStatus
 from agent_tasks.testing.exploration import Exploration, Schedule
 from agent_tasks.testing.faults import Fault, faults_at
+from agent_tasks.testing.held_log import held_log
 from agent_tasks.testing.play import Play
 from agent_tasks.testing.stage import Stage
 
@@ -44,6 +45,9 @@ def explore_crashes(
     next_release: Agent | None = None,
 ) -> Exploration:
     """Crash an agent at each boundary of one of its runs, let recovery finish, and compare with the outside world.
+
+    The engine's log of a schedule is shown if something was wrong in it, and else dropped: it tells of the faults that were
+    planned. That of the run without a fault is never held back.
 
     Args:
         agent: its tools act on ``world``.
@@ -160,12 +164,18 @@ class _Explorer:
         return random.Random(self.found.seed)  # noqa: S311
 
     def _try(self, faults: tuple[Fault, ...], broker: Broker) -> Play:
-        play = Play(self.stage, faults, broker).play()
-        problems = list(play.problems)
+        with held_log() as log:
+            play = Play(self.stage, faults, broker).play()
+            schedule = Schedule(faults, broker, tuple(play.met), (*play.problems, *self._other_ending(play, faults)))
+            self.found.schedules.append(schedule)
+            if schedule.failed:
+                log.show()
+        return play
+
+    def _other_ending(self, play: Play, faults: tuple[Fault, ...]) -> list[str]:
         endings = [self.expected]
         if any(fault.kind.startswith("cancel") for fault in faults):
             endings.append((RunStatus.CANCELLED, None))
-        if self.one_ending and play.ending not in endings:
-            problems.append(f"ended as {play.ending}, and as {self.expected} without a fault")
-        self.found.schedules.append(Schedule(faults, broker, tuple(play.met), tuple(problems)))
-        return play
+        if not self.one_ending or play.ending in endings:
+            return []
+        return [f"ended as {play.ending}, and as {self.expected} without a fault"]

@@ -60,6 +60,23 @@ def test_the_explorer_sees_an_effect_that_is_executed_again_without_asking(
     assert bool(doubled) == (effect != Effect.KEYED)
 
 
+def test_the_engines_log_is_shown_for_the_schedules_that_went_wrong_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A careless engine sends a call in doubt again; only crashes around the call leave a doubt."""
+    world = VendorWorld()
+    agent, options = agent_of("manual", world), {"brokers": ("emptied",), "lost_answers": False}
+    assert explore_crashes(agent, {"what": "a"}, world, **options).failures == []
+    assert caplog.records == []
+
+    monkeypatch.setattr(calls, "decide", lambda operation, promise: Decision.EXECUTE)
+    found = explore_crashes(agent, {"what": "a"}, world, **options)
+    wrong = [schedule for schedule in found.schedules if schedule.failed]
+    assert 0 < len(wrong) < len(found.schedules)
+    taken_over = [record for record in caplog.records if "taken over" in record.getMessage()]
+    assert len(taken_over) == sum(any(schedule.met) for schedule in wrong)
+
+
 class LosesAnAnswer(VendorWorld):
     """A vendor whose first answer in each schedule is lost after the effect."""
 

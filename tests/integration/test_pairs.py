@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from agent_tasks.testing import Fault, VendorWorld, explore_crashes
 from agent_tasks.testing.play import Play
 from agent_tasks.testing.stage import Stage
 from tests.agents import SHORT_AGENTS, World
-
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 #: Pairs that one test draws; all of them: `python -m tests.attack pairs --full`.
 SAMPLE, SAMPLE_ON_A_SERVER = 16, 4
@@ -94,11 +91,6 @@ def test_a_second_fault_shows_what_a_single_one_cannot(monkeypatch: pytest.Monke
 
     assert alone.problems == []
     assert any("happened 2 times" in problem for problem in both.problems)
-
-
-def test_the_example_of_the_testing_page_runs() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    exec(compile(example, PAGE, "exec"), {})
 
 
 @pytest.mark.parametrize(
