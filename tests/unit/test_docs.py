@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +22,9 @@ from agent_tasks.states import Effect
 from agent_tasks.sweeper import Sweeper
 from checkpoint import dumps, loads
 from checkpoint.registry import registry
+from tests.pages import ROOT, Page
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "tools.md").read_text()
+PAGE = Page("docs/tools.md")
 
 
 class Answer:
@@ -89,14 +88,12 @@ class Shop:
             return int(connection.execute(text("SELECT count FROM stock")).scalar_one())
 
     def run_examples(self) -> None:
-        for number, block in enumerate(re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL), start=1):
-            code = compile(block, f"example {number} of docs/tools.md", "exec", dont_inherit=True)
-            exec(code, self.names)
-            AppState.of(self.names["app"]).use_runtime(self.runtime)
-            if "order" in self.names:
-                self.work()
+        PAGE.run(self.names, between=self.work)
 
     def work(self) -> None:
+        AppState.of(self.names["app"]).use_runtime(self.runtime)
+        if "order" not in self.names:
+            return
         for _ in range(5):
             answer_all(self.runtime, self.names["order"])
             self.runtime.clock.advance(60)
@@ -168,7 +165,9 @@ def test_bound_tools_refuse_to_run_outside_a_run_as_the_page_says(shop: Shop) ->
     [("repeatable", "why="), ("keyed", "key_lifetime="), ("probed", "timeout="), ("manual", "timeout=")],
 )
 def test_the_table_of_the_page_says_what_each_effect_needs(effect: str, needs: str) -> None:
-    heads, *rows = (line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("| ") and "`" in line)
+    heads, *rows = (
+        line.strip("|").split("|") for line in PAGE.text.splitlines() if line.startswith("| ") and "`" in line
+    )
     column = [head.strip() for head in heads].index(f"`{effect}`")
     (row,) = (row for row in rows if row[0].strip() == f"`{needs}`")
     assert "required" in row[column]

@@ -1,9 +1,9 @@
-"""The examples of docs/plain-tasks.md run as they stand, in their order."""
+"""The examples of docs/plain-tasks.md run as they stand, beside a worker."""
 
 from __future__ import annotations
 
-import re
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,8 +13,7 @@ import pytest
 
 from agent_tasks.integration import AppState
 from agent_tasks.states import RunStatus
-
-ROOT = Path(__file__).parents[2]
+from tests.pages import ROOT, Page, worker_of
 
 
 class Vendor(ModuleType):
@@ -53,17 +52,23 @@ def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     vendor = Vendor()
     monkeypatch.setitem(sys.modules, "requests", vendor)
     monkeypatch.setattr(celery._state, "_on_app_finalizers", set())  # tasks of apps of other tests are theirs
-    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "plain-tasks.md").read_text(), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)  # where the page's results.db is made
     names: dict[str, Any] = {"__name__": "shop"}
-    for example in examples:
-        exec(compile(re.sub(r"result\.get\(.*\)", "result.id", example), "shop.py", "exec"), names)
+    with ExitStack() as worker:
 
+        def work() -> None:
+            if "result" not in names:
+                worker.enter_context(worker_of(names["app"]))
+
+        Page("docs/plain-tasks.md").run(names, between=work)
+
+    assert names["result"].get(timeout=0) == {"order": "o-1", "cents": 300}
     runtime = AppState.of(names["app"]).runtime
     with runtime.engine.connect() as connection:
-        assert runtime.runs.find(connection, names["result"].id)["status"] == RunStatus.QUEUED
+        assert runtime.runs.find(connection, names["result"].id)["status"] == RunStatus.SUCCEEDED
     assert names["pay"].apply(("o-2", 300)).get() == {"order": "o-2", "cents": 300}
     assert names["refund"].apply(("ch-1",)).get()["charge"] == "ch-1"
     assert names["offer"].apply(("kim", "tea")).get() == {"to": "kim", "words": "tea costs 5 cents today"}
-    assert [place for place, _ in vendor.posted] == ["payments", "refunds", "mails"]
+    assert [place for place, _ in vendor.posted] == ["payments", "payments", "refunds", "mails"]
     runtime.engine.dispose()
     names["app"].close()

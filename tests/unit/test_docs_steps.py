@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +20,9 @@ from agent_tasks.migrate import upgrade
 from agent_tasks.retries import OPTIONS
 from agent_tasks.runtime import Runtime
 from agent_tasks.sweeper import Sweeper
+from tests.pages import ROOT, Page
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "steps.md").read_text()
+PAGE = Page("docs/steps.md")
 
 
 class Warehouse(ModuleType):
@@ -50,9 +49,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
     monkeypatch.setitem(sys.modules, "warehouse", warehouse)
     upgrade(url := f"sqlite:///{tmp_path / 'agent.db'}")
     names = warehouse.names = {"__name__": "shop", "runtime": Runtime(Settings(url), InlineBell)}
-    for block in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL):
-        exec(compile(block, "docs/steps.md", "exec", dont_inherit=True), names)
-        AppState.of(names["app"]).use_runtime(names["runtime"])
+    PAGE.run(names, between=lambda: AppState.of(names["app"]).use_runtime(names["runtime"]))
     yield names
     names["runtime"].engine.dispose()
 
@@ -76,5 +73,5 @@ def test_the_run_that_the_page_cancels_is_cancelled(page: dict[str, Any]) -> Non
 
 def test_the_page_and_the_docstring_name_every_option_about_retries() -> None:
     for option in OPTIONS:
-        assert f"| `{option}` |" in PAGE
+        assert f"| `{option}` |" in PAGE.text
         assert f"``{option}``" in (inspect.getdoc(Agent.step) or "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.pages import ROOT, Page
 
 
 class Vendor(ModuleType):
@@ -36,8 +35,7 @@ def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.syspath_prepend(ROOT)
     monkeypatch.setitem(sys.modules, "requests", Vendor())
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "threads.md").read_text(), flags=re.DOTALL)
     names: dict[str, Any] = {"__name__": "shop"}
-    exec(compile(example, "docs/threads.md", "exec", dont_inherit=True), names)
+    Page("docs/threads.md").run(names)
     greeted = names["newsletter"].run_inline({"readers": ["kim", "robin", "kim"]})
     assert [mail["to"] for mail in greeted] == ["kim", "robin", "kim"]

@@ -1,9 +1,10 @@
-"""The README's example runs as it stands."""
+"""The README's examples run as they stand, beside a worker."""
 
 from __future__ import annotations
 
 import re
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,9 +12,8 @@ from typing import Any
 import celery
 import pytest
 
-from agent_tasks import RunUnfinished
-
-ROOT = Path(__file__).parents[2]
+from agent_tasks.integration import AppState
+from tests.pages import ROOT, Page, pages, worker_of
 
 
 class Vendor(ModuleType):
@@ -47,36 +47,33 @@ class Answer:
         return self._body
 
 
-def examples() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-
-
-def test_the_examples_of_the_readme_make_a_run_and_run_in_process(
+def test_the_examples_of_the_readme_make_a_run_that_a_worker_ends_and_run_in_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.syspath_prepend(ROOT)
     monkeypatch.setitem(sys.modules, "requests", Vendor())
+    monkeypatch.setattr(celery._state, "_on_app_finalizers", set())  # tasks of apps of other tests are theirs
     names: dict[str, Any] = {"__name__": "shop"}
-    module, caller, plain = examples()
+    with ExitStack() as worker:
 
-    exec(compile(module, "shop.py", "exec"), names)
-    with pytest.raises(RunUnfinished):
-        exec(compile(caller.replace("timeout=60", "timeout=0"), "web.py", "exec"), names)
+        def work() -> None:
+            if "run" not in names:
+                worker.enter_context(worker_of(names["app"]))
 
-    assert names["run"].status == "queued"
-    again = names["order"].enqueue({"cart": {"tea": 2}}, dedupe_key="cart-42")
-    assert again.run_id == names["run"].run_id
+        Page("README.md").run(names, between=work)
+        assert names["run"].status == "succeeded"
+        again = names["order"].enqueue({"cart": {"tea": 2}}, dedupe_key="cart-42")
+        assert again.run_id == names["run"].run_id
     charged = names["order"].run_inline({"cart": {"tea": 2}})
     assert (charged["order"], charged["cents"]) == ("o-1", 600)
-
-    monkeypatch.setattr(celery._state, "_on_app_finalizers", set())  # tasks of apps of other tests are theirs
-    exec(compile(plain, "shop.py", "exec"), names)
     assert names["pay"].apply(("o-1", 300)).get()["cents"] == 300
+    AppState.of(names["app"]).runtime.engine.dispose()
+    names["app"].close()
 
 
 def test_every_file_that_the_docs_link_to_is_there() -> None:
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
+    for page in pages():
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.text):
             if "://" not in target:
-                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+                assert ((ROOT / page.name).parent / target).exists(), f"{page.name} links to {target}"
