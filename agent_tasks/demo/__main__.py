@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"Agent tasks: {len(carts)} carts, {len(kills)} kills, leases of {LEASE_SECONDS:g} s (default: 15 s)"
             )
             durable = buy_durably(carts, kills, _made(folder / "durable"), progress)
-            progress.title("Plain Celery at its best settings: the same carts, the same kills")
+            progress.title("Plain Celery with acks_late and reject_on_worker_lost: the same carts, the same kills")
             plain = buy_plainly(carts, kills, _made(folder / "plain"), progress)
     except (ProcessEnded, Unfinished) as error:
         print(f"error: {error}", file=sys.stderr)

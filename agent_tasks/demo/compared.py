@@ -1,4 +1,4 @@
-"""The other side: the same carts on plain Celery at its best settings, under the same plan of kills."""
+"""The other side: the same carts on plain Celery, set up to survive kills, under the same plan of kills."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""The same carts on plain Celery at its best settings: what the demo is compared with.
+"""The same carts on plain Celery, set up to survive kills: what the demo is compared with.
 
 Each cart is a chain of three tasks, so that a redelivered task repeats one call and not three. Orders carry a stable
-idempotency key, charges a stable reference. What is left are the two gaps that no setting closes: a task whose child died
-after its call is delivered again, and a message whose worker died may be gone.
+idempotency key, charges a stable reference. What is left is the gap that no setting closes, since a broker cannot know what
+a task had done: one that died after its call is delivered again, and calls again. On the folder broker there is another
+one, which Redis and RabbitMQ do not have: the messages of a dead worker are gone. No task looks first whether its charge
+happened; whoever writes that by hand closes the gap for that call.
 
 The tasks read their surroundings from the environment that :func:`environment` makes. With it, a worker is
 ``celery -A agent_tasks.demo.plain worker``, and ``python -m agent_tasks.demo.plain carts.json`` places the orders.
@@ -71,7 +73,7 @@ def environment(
 
 
 def settings(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The best that Celery's settings can do for these tasks.
+    """What Celery's settings can do for these tasks.
 
     Args:
         environ: What :func:`environment` made.
@@ -90,7 +92,8 @@ def settings(environ: Mapping[str, str]) -> dict[str, Any]:
         "task_reject_on_worker_lost": True,
         "task_default_queue": _QUEUE,
         "worker_prefetch_multiplier": 1,
-        # Asks the result backend before a redelivered task runs again; helps on brokers that mark a redelivery.
+        # Asks the result backend before a redelivered task runs again. It helps on brokers that mark a redelivery, against
+        # a death after the success was stored; the demo's come before.
         "worker_deduplicate_successful_tasks": True,
         "worker_cancel_long_running_tasks_on_connection_loss": True,
         # The embedded broker has a dead child's task wait this long before it is delivered again; 10 s by default.

@@ -23,13 +23,18 @@ __all__ = ["Report"]
 
 #: How plain Celery is set up, and what its numbers do and do not say.
 _ABOUT_PLAIN = """\
-Plain Celery has the same shop, and a chain of three tasks for each cart. Its settings: acks_late, reject_on_worker_lost,
-prefetch 1, a result backend in SQL, deduplication of tasks that succeeded, autoretry only for requests whose connection was
-refused, and the same idempotency key in every request for the same order.
-A task whose child was killed is delivered again, and its charge or e-mail happens again, unless its worker is killed before
-it has given the message back. The messages that a killed worker holds, prefetched ones too, are lost for good on this broker
-of files in a folder. On Redis they come back after the visibility timeout (an hour by default), on RabbitMQ at once, and
-then what had happened happens again: carts that are lost here are doubled there."""
+Plain Celery has the same shop and the same kills, each right after the shop's answer. A cart is a chain of three tasks of
+one call each, with acks_late, reject_on_worker_lost, prefetch 1, results in SQL, and autoretry where the connection was refused.
+An order carries the same idempotency key in every attempt. worker_deduplicate_successful_tasks is on and cannot help: the kill
+comes before a success is stored.
+  Doubled: a task whose child was killed is delivered again, and its charge or e-mail happens again, unless its worker is killed
+    before it has given the message back.
+  Lost: this broker, a folder of files, forgets what a killed worker held, prefetched tasks too; with a task goes the rest of its
+    chain. This is the broker's doing. Redis gives such tasks out again after the visibility timeout (an hour by default), RabbitMQ
+    at once: then nothing is missing, and a call that had happened happens again.
+  Not tried: tasks that ask before they charge again. The shop can be asked about a charge, which is what the probe of the agent
+    tasks does, and a task could do it by hand. An e-mail it cannot be asked about: there the agent tasks stopped and asked a
+    person, for whom the demo looked into the mail log."""
 
 _KINDS = {"orders": "orders", "charges": "charges", "emails": "e-mails"}
 

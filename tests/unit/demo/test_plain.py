@@ -1,4 +1,4 @@
-"""Plain Celery at its best settings, with real workers on the embedded broker."""
+"""Plain Celery, set up to survive kills, with real workers on the embedded broker."""
 
 import json
 import subprocess

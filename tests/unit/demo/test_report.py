@@ -59,8 +59,17 @@ def test_kills_that_found_no_cart_under_plain_celery_are_owned_up_to():
 
 def test_the_table_says_how_plain_celery_is_set_up_and_what_another_broker_would_do():
     table = REPORT.table()
-    for word in ("acks_late", "reject_on_worker_lost", "prefetch 1", "idempotency key", "Redis", "RabbitMQ"):
-        assert word in table
+    settings = ("acks_late", "reject_on_worker_lost", "prefetch 1", "worker_deduplicate_successful_tasks", "autoretry")
+    for words in (
+        *settings,
+        "idempotency key",
+        "Redis",
+        "RabbitMQ",
+        "the broker's doing",
+        "Not tried",
+        "asked a\n    person",
+    ):
+        assert words in table
 
 
 @pytest.mark.parametrize(
