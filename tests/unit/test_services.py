@@ -84,7 +84,8 @@ def test_a_server_stops_when_its_session_is_killed(redis_server: str, tmp_path: 
         "with services.session_folder() as folder:\n"
         "    print(services.find('redis', folder), flush=True); sys.stdin.read()"
     )
-    environment = {name: value for name, value in os.environ.items() if name not in services.URL_VARIABLES.values()}
+    ours = {*services.URL_VARIABLES.values(), services.OUTSIDE_VARIABLE}
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
     with subprocess.Popen(
         [sys.executable, "-c", holder],
         cwd=services.ROOT,
@@ -98,6 +99,24 @@ def test_a_server_stops_when_its_session_is_killed(redis_server: str, tmp_path: 
         session.send_signal(signal.SIGKILL)
     wait_until(lambda: not answers(url), "the server stops")
     wait_until(lambda: not list(tmp_path.glob("agent-*")), "nothing is left behind")
+
+
+def test_a_session_leaves_nothing_in_the_temporary_folder_not_even_what_a_killed_one_left(tmp_path: Path) -> None:
+    def session(ends: str) -> int:
+        code = (
+            "import os, signal, tempfile\n"
+            "from tests import services\n"
+            "with services.session_folder():\n"
+            "    tempfile.mkdtemp()\n"
+            f"    {ends}\n"
+        )
+        environ = {"TMPDIR": str(tmp_path), "PYTHONPATH": str(services.ROOT)}
+        return subprocess.run([sys.executable, "-c", code], env=environ, check=False).returncode
+
+    assert session("os.kill(os.getpid(), signal.SIGKILL)") == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    assert session("pass") == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_server_of_ones_own_stops_and_starts_where_it_was_and_ends_with_its_owner(redis_server: str) -> None:
