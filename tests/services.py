@@ -31,6 +31,10 @@ SHARED_VARIABLE = "AGENT_TEST_SHARED"
 #: which another user has to reach. The name is pytest's.
 OUTSIDE_VARIABLE = "PYTEST_DEBUG_TEMPROOT"
 
+#: A disk in memory, where Linux has one, and how many bytes have to be free there. Tests kill processes and never the
+#: machine, so that what was synced is as safe there, and no test waits for a disk.
+RAM_DISK, RAM_DISK_BYTES = Path("/dev/shm"), 2 << 30
+
 URL_VARIABLES = {
     "postgresql": "AGENT_TEST_POSTGRES_URL",
     "redis": "AGENT_TEST_REDIS_URL",
@@ -48,15 +52,25 @@ class Unavailable(Exception):
 @contextlib.contextmanager
 def session_folder() -> Iterator[Path]:
     """Make the folder in which the processes of one session meet; servers stop when its holder has ended."""
-    outside = os.environ.get(OUTSIDE_VARIABLE) or tempfile.gettempdir()  # a test's own session has it
-    remove_left_behind()  # a session that was killed could not
-    with HeldFolder() as folder, (folder / "alive").open("wb") as alive:
+    outside = os.environ.get(OUTSIDE_VARIABLE) or _temporary_folder()  # a test's own session has it
+    with patch.object(tempfile, "tempdir", outside):
+        remove_left_behind()  # a session that was killed could not
+        held = HeldFolder()
+    with held as folder, (folder / "alive").open("wb") as alive:
         fcntl.flock(alive, fcntl.LOCK_SH)
         # Processes that die, as they do here by design, leave what they had in the temporary folder.
         (litter := folder / "tmp").mkdir()
         here = {SHARED_VARIABLE: str(folder), OUTSIDE_VARIABLE: outside, "TMPDIR": str(litter)}
         with patch.dict(os.environ, here), patch.object(tempfile, "tempdir", None):
             yield folder
+
+
+def _temporary_folder() -> str:
+    if "TMPDIR" in os.environ or not os.access(RAM_DISK, os.W_OK | os.X_OK):
+        return tempfile.gettempdir()
+    disk = os.statvfs(RAM_DISK)
+    suits = disk.f_bavail * disk.f_frsize >= RAM_DISK_BYTES and not disk.f_flag & os.ST_NOEXEC  # servers run there
+    return str(RAM_DISK) if suits else tempfile.gettempdir()
 
 
 def find(service: str, folder: Path) -> str:
