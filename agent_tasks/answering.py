@@ -18,10 +18,12 @@ from agent_tasks.handle import RunHandle
 from agent_tasks.inline import own_ledger, run_to_its_end
 from agent_tasks.integration import AppState
 from agent_tasks.messages import Message, show_run
+from agent_tasks.operations import text_of
 from agent_tasks.outcomes import error_line
 from agent_tasks.plain import STEP, PlainJob
 from agent_tasks.schema import is_id
 from agent_tasks.states import FINISHED, RunStatus
+from agent_tasks.submitting import LONGEST_SECONDS, seconds_until
 from agent_tasks.task import REVOKED_KEY
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
@@ -66,7 +68,7 @@ def answer(task: Task, job: PlainJob) -> Answer:
     Whatever goes wrong on the way, but for the run's own end, is no result: the run goes on later.
 
     Raises:
-        Reject: the message is somebody's own, and no ledger is there to keep it.
+        Reject: the message is somebody's own, and no ledger is there to keep it, or its id is that of another call.
     """
     request, runtime = task.request, AppState.of(task.app).runtime
     is_doorbell = bool(request.get(RING_HEADER))
@@ -80,6 +82,8 @@ def answer(task: Task, job: PlainJob) -> Answer:
         if not is_doorbell:
             time.sleep(_REQUEUE_PAUSE_SECONDS)
             raise Reject(error, requeue=True) from error
+    except Reject:
+        raise
     except Exception:  # such as a time limit in the middle of a commit
         extra = {"action": "answer_failed", "run_id": request.id}
         logger.exception("the message of run %s was not answered; it comes again", request.id, extra=extra)
@@ -155,14 +159,38 @@ def _receive(task: Task, job: PlainJob, runtime: Runtime) -> Answer:
     info = request.delivery_info or {}
     queue = info.get("routing_key") if not info.get("exchange") else None
     message = Message.of_request(task.app, task)
-    queue, priority = queue or runtime.bell.queue_for(job.name), int(info.get("priority") or 0)
+    values: dict[str, Any] = {"queue": queue or runtime.bell.queue_for(job.name)}
+    values |= {"priority": int(info.get("priority") or 0), "ends_in": _seconds_to_expiry(task)}
     try:
-        row = job.make(runtime, request.id, request.args, request.kwargs, message, queue=queue, priority=priority)
+        row = job.make(runtime, request.id, request.args, request.kwargs, message, **values)
     except LedgerUnavailable:
         raise
     except (TypeError, AgentTasksError) as error:  # no run was made, and none would be another time
+        if is_id(request.id) and _find(runtime, request.id) is not None:
+            raise _rejected(job, request.id, error) from error
         return Answer(ended=True, error=error)
     return _work(task, job, runtime, str(row["run_id"]))
+
+
+def _seconds_to_expiry(task: Task) -> float | None:
+    """Return when it is too late to begin the run of somebody's own message; whether it was begun, the ledger knows."""
+    expires = task.request.expires
+    if expires is None:
+        return None
+    return min(max(-LONGEST_SECONDS, seconds_until(task.app, expires)), LONGEST_SECONDS)
+
+
+def _rejected(job: PlainJob, run_id: str, error: Exception) -> Reject:
+    """Refuse a message whose id is that of another call: what is stored under it is that one's result, and stays so."""
+    logger.error(
+        "a message to task %s was rejected, since its id is that of run %s, whose result stays its own; send the call again "
+        "under another id if it is another job: %s",
+        job.name,
+        run_id,
+        text_of(error),
+        extra={"action": "message_rejected", "run_id": run_id, "task": job.name},
+    )
+    return Reject(error, requeue=False)
 
 
 def _show(task: Task, runtime: Runtime, row: RowMapping) -> None:

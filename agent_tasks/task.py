@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import reprlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import Task
-from celery.exceptions import Ignore, SoftTimeLimitExceeded, TimeLimitExceeded
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded, TimeLimitExceeded
 from celery.worker.request import Request, task_ready
 
 from agent_tasks.boundary import Boundary
@@ -41,6 +42,13 @@ class AgentRequest(Request):
         AgentRequest._boundary.observer = Boundary.default_observer
         AgentRequest._boundary.ack("doorbell", super().acknowledge)
 
+    def maybe_expire(self) -> bool:
+        """Tell whether the message came too late. That of a plain task never does: its run may have been begun before.
+
+        Celery would also remember its id as revoked, and so end the run at a later doorbell.
+        """
+        return not self.task.hears_of_revokes and bool(super().maybe_expire())
+
     def revoked(self) -> bool:
         """Tell whether the message is dropped. That of a plain task is not: its run must not be muted, but asked to end."""
         return bool(super().revoked()) and not (self.task.hears_of_revokes and not self._already_revoked)
@@ -66,6 +74,12 @@ class AgentRequest(Request):
         if isinstance(error, TimeLimitExceeded):
             task_ready(self)
             self.acknowledge()
+            return
+        if (
+            isinstance(error, Reject) and not error.requeue
+        ):  # Celery would store it as the failure of whoever has the id
+            task_ready(self)
+            AgentRequest._boundary.ack("doorbell", partial(self.reject, requeue=False))
             return
         super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
 

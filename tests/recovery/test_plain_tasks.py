@@ -55,7 +55,7 @@ class Place:
     """A worker, and this process as its caller."""
 
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
-        self.environ = environ
+        self.environ, self.log = environ, folder / "logs" / "w0.log"
         self.outside, self.kills = Outside(folder), Kills(environ[KILLS_VARIABLE])
         self.app, self.tasks = build(environ)
         self.runtime = AppState.of(self.app).runtime
@@ -327,6 +327,21 @@ def test_a_message_by_name_becomes_a_run_when_it_is_received(place: Place, word:
     with pytest.raises(TypeError, match="missing a required argument"):
         elsewhere.send_task("shop.pay", (), queue=queue).get(timeout=LIMIT)
     elsewhere.close()
+
+
+@row("`app.send_task(name)`")
+def test_a_message_under_a_taken_id_does_not_touch_the_first_callers_result(place: Place, word: str) -> None:
+    place.outside.gate(word).touch()
+    called = place.pay.delay(word)
+    wait_until(lambda: place.outside.happened(word), "the run is under way", LIMIT)
+    place.app.send_task("shop.pay", (f"not-{word}",), task_id=called.id)
+    said = f"its id is that of run {called.id}, "
+    wait_until(lambda: said in place.log.read_text(), "the message was rejected, and that was logged", LIMIT)
+    place.app.send_task("shop.add", (1, 2), task_id=f"after-{word}").get(timeout=LIMIT)
+    assert called.state == "PENDING"
+    place.outside.gate(word).unlink()
+    assert called.get(timeout=LIMIT)["order"] == word
+    assert place.outside.happened(f"not-{word}") == 0
 
 
 @row("beat")

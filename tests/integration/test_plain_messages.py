@@ -1,0 +1,197 @@
+"""Messages of plain tasks as Celery's own worker sees them first: expired, revoked, or somebody else's (I1, I2, I9)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from billiard.einfo import ExceptionInfo
+from celery import states
+from celery.exceptions import Reject
+from celery.worker import state as worker_state
+from kombu import Connection
+
+from agent_tasks import AgentTask, DedupeConflict, RunHandle
+from agent_tasks.answering import Answer, answer
+from agent_tasks.doorbell import RING_HEADER, CeleryBell
+from agent_tasks.inline import answer_all, run_to_its_end
+from agent_tasks.states import RunStatus
+from agent_tasks.task import AgentRequest
+from agent_tasks.testing import check_invariants
+from tests.one_process import OneProcess
+
+KEYED: dict[str, Any] = {"effect": "keyed", "key_lifetime": timedelta(hours=24)}
+
+
+class Shop(OneProcess):
+    """A worker's parent and its child in one process, and somebody elsewhere who sends messages by name."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.app.conf.result_backend = "cache+memory://"
+
+    def task(self, body: Callable[..., Any], **options: Any) -> Any:
+        return self.app.task(**{"base": AgentTask, "shared": False, "name": body.__name__, **options})(body)
+
+    def run_of(self, run_id: str) -> RunHandle:
+        return RunHandle(self.runtime, run_id)
+
+    def row_of(self, run_id: str) -> Any:
+        with self.runtime.engine.connect() as connection:
+            return self.runtime.runs.find(connection, run_id)
+
+    def received(
+        self, task: Any, run_id: str, args: tuple[Any, ...] = (), *, rings: bool = False, **options: Any
+    ) -> AgentRequest:
+        """Send a message and return the request that the worker's parent makes of it."""
+        with Connection("memory://") as connection, connection.SimpleQueue(f"{task.name}-{run_id}") as queue:
+            message = self.app.amqp.as_task_v2(run_id, task.name, args, {}, **options)
+            headers = {**message.headers, RING_HEADER: 1} if rings else message.headers
+            queue.put(message.body, headers=headers, serializer="json")
+            return AgentRequest(queue.get(timeout=5), app=self.app, task=task)
+
+    def answered(self, request: AgentRequest) -> Answer:
+        """Let the child answer a request, unless the parent drops it."""
+        assert not request.revoked()
+        task = request.task
+        task.push_request(**request._request_dict, called_directly=False)
+        try:
+            return answer(task, task.job)
+        finally:
+            task.pop_request()
+
+    def doorbell(self, task: Any, run_id: str) -> AgentRequest:
+        return self.received(task, run_id, (run_id, 1), rings=True)
+
+
+@pytest.fixture
+def shop(database_url: str) -> Iterator[Shop]:
+    with closing(Shop(database_url)) as made:
+        yield made
+        with made.runtime.engine.connect().execution_options(agent_reads_only=True) as connection:
+            assert check_invariants(connection) == []
+
+
+@pytest.fixture(autouse=True)
+def _no_revokes() -> Iterator[None]:
+    worker_state.revoked.clear()
+    yield
+    worker_state.revoked.clear()
+
+
+def fails_once(shop: Shop) -> Any:
+    """A task that waits for its second try after the first."""
+
+    def pay(self: Any, order: str) -> str:
+        shop.requests.append(order)
+        if len(shop.requests) == 1:
+            raise self.retry(exc=ConnectionError("reset"), countdown=30)
+        return "paid"
+
+    return shop.task(pay, bind=True, tools=[])
+
+
+# -- expires= ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_comes_again_past_its_expiry_ends_no_run_that_was_begun(shop: Shop) -> None:
+    task = fails_once(shop)
+    soon = datetime.now(timezone.utc) + timedelta(seconds=60)
+    assert not shop.answered(shop.received(task, "r", ("o-1",), expires=soon)).ended
+    assert shop.run_of("r").status is RunStatus.WAITING
+
+    past = datetime.now(timezone.utc) - timedelta(seconds=60)  # the same message, delivered again later
+    again = shop.answered(shop.received(task, "r", ("o-1",), expires=past))
+    assert (again.ended, again.revoked) == (False, None)
+    assert "r" not in worker_state.revoked
+    shop.runtime.clock.advance(120)
+    run_to_its_end(shop.runtime, task.job, "r")
+    assert shop.answered(shop.doorbell(task, "r")) == Answer(ended=True, output="paid")
+    assert task.AsyncResult("r").state == states.PENDING  # nobody stored REVOKED
+
+
+def test_a_message_that_comes_past_its_expiry_for_the_first_time_ends_as_expired(shop: Shop) -> None:
+    task = fails_once(shop)
+    past = datetime.now(timezone.utc) - timedelta(seconds=60)
+    assert shop.answered(shop.received(task, "r", ("o-1",), expires=past)) == Answer(ended=True, revoked="expired")
+    assert shop.run_of("r").status is RunStatus.CANCELLED
+    assert shop.requests == []
+
+
+def test_a_message_that_expires_while_its_run_waits_to_begin_ends_as_expired(shop: Shop) -> None:
+    task = fails_once(shop)
+    soon = datetime.now(timezone.utc) + timedelta(seconds=60)
+    request = shop.received(task, "r", ("o-1",), expires=soon)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "agent_tasks.coordinator.Coordinator.handle", lambda *_: False
+        )  # this child dies before its claim
+        shop.answered(request)
+    shop.runtime.clock.advance(120)
+    assert shop.answered(shop.doorbell(task, "r")).revoked == "expired"
+
+
+def test_a_doorbell_has_no_expiry_whatever_the_call_and_the_task_said(shop: Shop) -> None:
+    def pay() -> None: ...
+
+    task = shop.task(pay, tools=[], expires=60)
+    shop.runtime.bell = CeleryBell(shop.app, shop.runtime.boundary, shop.runtime.settings)
+    task.apply_async(task_id="r", expires=30, queue="doorbells")
+    with shop.app.connection_for_write() as connection, connection.SimpleQueue("doorbells") as queue:
+        request = AgentRequest(queue.get(timeout=5), app=shop.app, task=task)
+    assert request.id == "r"
+    assert request.expires is None
+
+
+# -- somebody else's message under an id that is taken ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("args", [("o-2",), ()], ids=["other arguments", "arguments that do not fit"])
+@pytest.mark.parametrize("ends", [False, True], ids=["a live run", "a run that ended"])
+def test_a_message_with_the_id_of_another_call_leaves_that_ones_result_alone(
+    shop: Shop, caplog: pytest.LogCaptureFixture, args: tuple[str, ...], ends: bool
+) -> None:
+    task = fails_once(shop)
+    task.apply_async(("o-1",), task_id="r")
+    answer_all(shop.runtime, task.job)
+    if ends:
+        run_to_its_end(shop.runtime, task.job, "r")
+    before = shop.row_of("r")["status"]
+    with caplog.at_level(logging.ERROR), pytest.raises(Reject) as rejected:
+        shop.answered(shop.received(task, "r", args))
+    assert rejected.value.requeue is False
+    request = shop.received(task, "r", args)
+    request.on_failure(ExceptionInfo((Reject, rejected.value, rejected.tb)), return_ok=True)  # in the parent
+    assert task.AsyncResult("r").state == states.PENDING
+    assert request.acknowledged
+    assert shop.row_of("r")["status"] == before
+    (said,) = [record for record in caplog.records if getattr(record, "action", "") == "message_rejected"]
+    assert "task pay was rejected, since its id is that of run r, whose" in said.getMessage()
+    assert "send the call again under another id" in said.getMessage()
+    run_to_its_end(shop.runtime, task.job, "r")
+    assert shop.answered(shop.doorbell(task, "r")).output == "paid"
+
+
+def test_a_message_with_the_id_of_another_tasks_run_leaves_that_ones_result_alone(shop: Shop) -> None:
+    fails_once(shop).apply_async(("o-1",), task_id="r")
+
+    def other(order: str) -> str:
+        return order
+
+    other = shop.task(other, tools=[])
+    with pytest.raises(Reject):
+        shop.answered(shop.received(other, "r", ("o-1",)))
+
+
+def test_a_message_of_its_own_id_about_a_job_with_other_arguments_fails(shop: Shop) -> None:
+    def pay(order: str, cents: int) -> int:
+        return cents
+
+    task = shop.task(pay, dedupe_on=("order",), **KEYED)
+    task.delay("o-1", 3)
+    answered = shop.answered(shop.received(task, "mine", ("o-1", 4)))
+    assert isinstance(answered.error, DedupeConflict)
