@@ -220,7 +220,7 @@ class Agent:
         runtime = self.runtime
         row = runtime.boundary.read(runtime.engine, lambda connection: runtime.runs.find(connection, run_id))
         if row is None or row["agent"] != self.name:
-            raise RunNotFound(f"agent {self.name!r} has no run {run_id!r} in this ledger.")
+            raise RunNotFound(f"{self.subject} has no run {run_id!r} in this ledger.")
         return RunHandle(runtime, run_id)
 
     def run_inline(self, input: dict[str, Any] | None = None) -> Any:  # noqa: A002

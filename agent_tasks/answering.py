@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Reject
 
-from agent_tasks.cancelling import cancel, expire
+from agent_tasks.cancelling import expire, revoke
 from agent_tasks.coordinator import Coordinator
 from agent_tasks.doorbell import RING_HEADER
 from agent_tasks.errors import AgentTasksError, LedgerUnavailable, RunFailed, RunNotFound
@@ -24,7 +24,7 @@ from agent_tasks.plain import STEP, PlainJob
 from agent_tasks.schema import is_id
 from agent_tasks.states import FINISHED, RunStatus
 from agent_tasks.submitting import LONGEST_SECONDS, seconds_until
-from agent_tasks.task import REVOKED_KEY
+from agent_tasks.task import HEARD_KEY, REVOKED_KEY
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
 
@@ -134,8 +134,10 @@ def _work(task: Task, job: PlainJob, runtime: Runtime, run_id: str) -> Answer:
     coordinator = Coordinator(runtime)
     if is_id(run_id):
         if (reason := task.request.get(REVOKED_KEY)) is not None:
+            heard = task.request.get(HEARD_KEY)
+            ago = None if heard is None else runtime.clock.local() - float(heard)
             with suppress(RunNotFound):
-                cancel(runtime, run_id, who="revoke", why=str(reason))
+                revoke(runtime, run_id, why=str(reason), seconds_ago=ago)
         coordinator.handle(job, STEP, run_id, 1)
         row = _find(runtime, run_id)
     else:

@@ -2,25 +2,79 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
+from agent_tasks.clock import MICROSECONDS
 from agent_tasks.errors import AgentTasksError, RunNotFound
+from agent_tasks.lines import RESUMED
 from agent_tasks.runs import EXPIRED, is_cancelled
 from agent_tasks.signing import check_signed
-from agent_tasks.states import FINISHED, Question, RunRequest, RunStatus
+from agent_tasks.states import FINISHED, Question, Reply, RunRequest, RunStatus
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.attempt import Attempt
     from agent_tasks.runtime import Runtime
 
+logger = logging.getLogger(__name__)
+
 #: What the audit trail calls it.
 CANCEL = str(RunRequest.CANCEL)
+
+#: How the audit trail ends an entry by which a person let a run go on that had stopped.
+_GO_ON = tuple(f": {reply}" for reply in (Reply.RETRY, Reply.GO_ON))
 
 
 def cancel(runtime: Runtime, run_id: str, *, who: str, why: str) -> bool:
     """See ``RunHandle.cancel``."""
+    return _cancel(runtime, run_id, who=who, why=why, is_overruled=lambda _connection, _row: False)
+
+
+def revoke(runtime: Runtime, run_id: str, *, why: str, seconds_ago: float | None) -> bool:
+    """Cancel a run whose id was revoked, unless a person let it go on since: the later word counts.
+
+    Workers remember revoked ids for hours, tell each other, and keep them over a restart; a run is what the ledger says (I1).
+
+    Args:
+        runtime: of this process.
+        run_id: of the run.
+        why: the word of Celery.
+        seconds_ago: when the command was heard; None if this worker only has it from its memory of an earlier start, from
+            another worker, or by a stamp. Then any word of a person is taken for a later one.
+
+    Returns:
+        As ``RunHandle.cancel``.
+
+    Raises:
+        RunNotFound: there is none.
+    """
+
+    def is_overruled(connection: Connection, row: RowMapping) -> bool:
+        trail = runtime.inbox.audit_trail(connection, run_id)
+        goes_on = [entry for entry in trail if entry.what.startswith(RESUMED) or entry.what.endswith(_GO_ON)]
+        if not goes_on or (seconds_ago is not None and goes_on[-1].at <= row["now"] - seconds_ago * MICROSECONDS):
+            return False
+        logger.warning(
+            "run %s goes on although its id was revoked (%s), since %s let it go on after that: %s. To end it, call "
+            "cancel(who=…, why=…) of its handle.",
+            run_id,
+            why,
+            goes_on[-1].who,
+            goes_on[-1].what,
+            extra={"action": "revoke_overruled", "run_id": run_id},
+        )
+        return True
+
+    return _cancel(runtime, run_id, who="revoke", why=why, is_overruled=is_overruled)
+
+
+def _cancel(
+    runtime: Runtime, run_id: str, *, who: str, why: str, is_overruled: Callable[[Connection, RowMapping], bool]
+) -> bool:
     check_signed(who, why, AgentTasksError)
 
     def work(connection: Connection) -> tuple[bool, bool]:
@@ -31,6 +85,8 @@ def cancel(runtime: Runtime, run_id: str, *, who: str, why: str) -> bool:
             return False, False
         if is_cancelled(row):  # asked for already; whoever was first is named
             return True, False
+        if is_overruled(connection, row):
+            return False, False
         runtime.runs.ask(connection, run_id, RunRequest.CANCEL)
         runtime.inbox.audit(connection, run_id, None, who, CANCEL, why)
         return True, row["status"] != RunStatus.RUNNING and not _end_now(runtime, connection, run_id)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 #: Who the audit trail names where no person decided.
 ENGINE = "engine"
 
+#: How the audit trail begins an entry by which a person resumed a run.
+RESUMED = "resume from step"
+
 #: Where a checkpoint's metadata name the step that follows it.
 NEXT_STEP = "next_step"
 

@@ -12,7 +12,7 @@ from celery.utils.serialization import raise_with_context
 from kombu.exceptions import EncodeError
 
 from agent_tasks.answering import Answer, answer, answer_eagerly, tell_that_result_is_stored
-from agent_tasks.errors import AgentTasksError, OutsideRun, UnguardedTool
+from agent_tasks.errors import AgentTasksError, OutsideRun, RunNotFound, UnguardedTool
 from agent_tasks.messages import show_run
 from agent_tasks.plain import PlainJob, operation_of_this_context
 from agent_tasks.states import Effect, RunStatus
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from celery import Celery
     from celery.result import AsyncResult
 
+    from agent_tasks.handle import RunHandle
     from agent_tasks.operations import Operation
     from agent_tasks.tools import Tool
 
@@ -124,6 +125,33 @@ class AgentTask(LedgerTask):
         if self.job is None or self._get_app().conf.task_always_eager:
             return super().apply_async(args, kwargs, task_id=task_id, **options)
         return submit(self, self.job, args or (), kwargs or {}, task_id, options)
+
+    def run_handle(self, task_id: str | AsyncResult) -> RunHandle:
+        """Return the handle of the run that a call of this task became: its status, operations, inbox, ``cancel``, ``resume``.
+
+        Args:
+            task_id: the id of the call, or the result that ``delay`` or ``apply_async`` returned.
+
+        Raises:
+            RunNotFound: this task has no such run in this ledger. A message of ``send_task`` becomes a run when a worker
+                receives it.
+
+        Example:
+            >>> from celery import Celery
+            >>> app = Celery("shop", broker="memory://")
+            >>> app.conf.agent_database_url = f"sqlite:///{directory}/handles.db"
+            >>> @app.task(base=AgentTask, tools=[], shared=False)
+            ... def greet(name):
+            ...     return f"hello {name}"
+            >>> run = greet.run_handle(greet.delay("kim"))
+            >>> str(run.status)
+            'queued'
+            >>> run.cancel(who="kim", why="not needed any more")
+            True
+        """
+        if self.job is None:
+            raise RunNotFound(f"task {self.name!r} stays plain Celery, and its calls are no runs.")
+        return self.job.run(getattr(task_id, "id", task_id))
 
     def unguarded(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body here and now, with no record and no promise.

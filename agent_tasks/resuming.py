@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from agent_tasks.errors import CannotResume, LedgerUnavailable, RunNotFound
-from agent_tasks.lines import NewLine, step_after
+from agent_tasks.lines import RESUMED, NewLine, step_after
 from agent_tasks.states import RunStatus
 from checkpoint.errors import CheckpointError, UnreadableValue
 
@@ -158,4 +158,4 @@ class Resume:
             raise CannotResume(f"run {self.run_id!r} cannot resume: {error}. Nothing was changed.") from error
 
     def _what(self, line: NewLine) -> str:
-        return f"resume from step {line.seq + 1} as line {line.number}" + (", reads anew" if self.fresh_reads else "")
+        return f"{RESUMED} {line.seq + 1} as line {line.number}" + (", reads anew" if self.fresh_reads else "")

@@ -13,6 +13,7 @@ from celery.worker.request import Request, task_ready
 
 from agent_tasks.boundary import Boundary
 from agent_tasks.errors import AgentTasksError, LedgerUnavailable
+from agent_tasks.revokes import HeardRevokes
 from agent_tasks.schema import MAX_SEQ, is_id
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 #: In a request: why its id was revoked.
 REVOKED_KEY = "agent_revoked"
+
+#: In a request: when this worker heard the command that revoked its id, in seconds of its host's clock.
+HEARD_KEY = "agent_revoke_heard"
 
 
 class AgentRequest(Request):
@@ -88,6 +92,7 @@ class AgentRequest(Request):
             super()._announce_revoked(reason, terminated, signum, expired)
             return
         self._request_dict[REVOKED_KEY] = reason
+        self._request_dict[HEARD_KEY] = HeardRevokes.of_this_process.get(self.id)
         self.send_event("task-revoked", terminated=terminated, signum=signum, expired=expired)
         if terminated:  # the process is dead, and its run is rung for
             task_ready(self)

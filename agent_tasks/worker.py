@@ -20,6 +20,7 @@ from agent_tasks.heartbeat import LOOK_SECONDS, Heartbeat
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import prepare
 from agent_tasks.pool import use_surviving_pool
+from agent_tasks.revokes import HeardRevokes
 from agent_tasks.runtime import Runtime
 from agent_tasks.slots import SLOTS_VARIABLE, Slots
 from agent_tasks.sweeper import Sweeper
@@ -171,3 +172,4 @@ def add_to_worker(app: Celery) -> None:
     """Let every worker of the app keep leases and sweep."""
     app.steps["worker"].add(AgentWorkerStep)
     app.steps["consumer"].add(UnknownDoorbells)
+    app.steps["consumer"].add(HeardRevokes)

@@ -19,7 +19,9 @@ from agent_tasks import AgentTask, DedupeConflict, RunHandle
 from agent_tasks.answering import Answer, answer
 from agent_tasks.doorbell import RING_HEADER, CeleryBell
 from agent_tasks.inline import answer_all, run_to_its_end
+from agent_tasks.revokes import HeardRevokes
 from agent_tasks.states import RunStatus
+from agent_tasks.sweeper import end_lease
 from agent_tasks.task import AgentRequest
 from agent_tasks.testing import check_invariants
 from tests.one_process import OneProcess
@@ -64,6 +66,12 @@ class Shop(OneProcess):
         finally:
             task.pop_request()
 
+    def loses_its_worker(self, job: Any, run_id: str) -> None:
+        with self.runtime.engine.connect() as connection, connection.begin():
+            row = self.runtime.runs.claim(connection, run_id, 1, agent=job.name, step="run", owner="w", token="t")
+            assert row is not None
+        assert end_lease(self.runtime, run_id, "t")
+
     def doorbell(self, task: Any, run_id: str) -> AgentRequest:
         return self.received(task, run_id, (run_id, 1), rings=True)
 
@@ -78,9 +86,9 @@ def shop(database_url: str) -> Iterator[Shop]:
 
 @pytest.fixture(autouse=True)
 def _no_revokes() -> Iterator[None]:
-    worker_state.revoked.clear()
     yield
     worker_state.revoked.clear()
+    HeardRevokes.of_this_process.clear()
 
 
 def fails_once(shop: Shop) -> Any:
@@ -195,3 +203,93 @@ def test_a_message_of_its_own_id_about_a_job_with_other_arguments_fails(shop: Sh
     task.delay("o-1", 3)
     answered = shop.answered(shop.received(task, "mine", ("o-1", 4)))
     assert isinstance(answered.error, DedupeConflict)
+
+
+# -- revokes ----------------------------------------------------------------------------------------------------------
+
+
+def fails_first(shop: Shop) -> Any:
+    """A task whose run fails, and succeeds when it is resumed."""
+
+    def pay(order: str) -> str:
+        shop.requests.append(order)
+        if len(shop.requests) == 1:
+            raise ValueError("a bug")
+        return "paid"
+
+    return shop.task(pay, tools=[])
+
+
+def heard(shop: Shop, run_id: str) -> None:
+    """Let the worker's parent hear that an id is revoked."""
+    worker_state.revoked.update([run_id])
+    HeardRevokes.note(run_id, shop.runtime.clock.local())
+
+
+def told(_shop: Shop, run_id: str) -> None:
+    """Let the worker's parent be told by another worker, or by its own memory of an earlier start."""
+    worker_state.merge_revoked([run_id])
+
+
+@pytest.mark.parametrize("learnt", [heard, told])
+def test_a_revoke_from_before_a_resume_does_not_end_the_run(
+    shop: Shop, caplog: pytest.LogCaptureFixture, learnt: Callable[[Shop, str], None]
+) -> None:
+    task = fails_first(shop)
+    task.apply_async(("o-1",), task_id="r")
+    run_to_its_end(shop.runtime, task.job, "r")
+    learnt(shop, "r")
+    shop.runtime.clock.advance(10)
+    shop.run_of("r").resume(who="kim", why="the bug is mended")
+    assert shop.answered(shop.doorbell(task, "r")) == Answer(ended=True, output="paid")
+    assert "run r goes on although its id was revoked (revoked), since kim let it go on after that" in caplog.text
+
+
+def test_a_revoke_after_a_resume_ends_the_run(shop: Shop) -> None:
+    task = fails_first(shop)
+    task.apply_async(("o-1",), task_id="r")
+    run_to_its_end(shop.runtime, task.job, "r")
+    shop.run_of("r").resume(who="kim", why="the bug is mended")
+    shop.runtime.clock.advance(10)
+    heard(shop, "r")
+    shop.runtime.clock.advance(10)
+    assert shop.answered(shop.doorbell(task, "r")).revoked == "cancelled by revoke: revoked"
+    assert shop.requests == ["o-1"]
+
+
+def test_a_revoke_that_another_worker_told_of_is_not_taken_for_one_after_the_resume(shop: Shop) -> None:
+    """Each worker that starts lets the others forget how old their memories are."""
+    task = fails_first(shop)
+    task.apply_async(("o-1",), task_id="r")
+    run_to_its_end(shop.runtime, task.job, "r")
+    heard(shop, "r")
+    shop.runtime.clock.advance(10)
+    shop.run_of("r").resume(who="kim", why="the bug is mended")
+    shop.runtime.clock.advance(10)
+    told(shop, "r")
+    assert shop.answered(shop.doorbell(task, "r")).output == "paid"
+
+
+def test_a_revoke_from_before_a_person_let_a_run_go_on_does_not_end_it(shop: Shop) -> None:
+    task = fails_first(shop)
+    task.apply_async(("o-1",), task_id="r")
+    for _ in range(shop.runtime.settings.max_crashes):
+        shop.loses_its_worker(task.job, "r")
+    assert shop.run_of("r").status is RunStatus.NEEDS_ATTENTION
+    heard(shop, "r")
+    shop.runtime.clock.advance(10)
+    (item,) = shop.run_of("r").inbox()
+    shop.run_of("r").resolve(item.item_id, "retry", who="kim", why="more memory now")
+    shop.requests.append("counted")
+    assert shop.answered(shop.doorbell(task, "r")).output == "paid"
+
+
+@pytest.mark.parametrize("learnt", [heard, told])
+def test_a_revoked_run_that_nobody_resumed_ends_however_the_worker_learnt_of_it(
+    shop: Shop, learnt: Callable[[Shop, str], None]
+) -> None:
+    task = fails_first(shop)
+    task.apply_async(("o-1",), task_id="r")
+    learnt(shop, "r")
+    assert shop.answered(shop.doorbell(task, "r")).revoked == "cancelled by revoke: revoked"
+    assert shop.requests == []

@@ -118,6 +118,7 @@ def build(environ: dict[str, str]) -> tuple[Celery, dict[str, Task]]:
 
     @app.task(name="shop.fails", tools=[], throws=(KeyError,), **safe)
     def fails(self, word):
+        outside.see(word)
         raise KeyError(word)
 
     @app.task(name="shop.hangs", time_limit=2, **safe, **keyed)

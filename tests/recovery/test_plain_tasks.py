@@ -414,6 +414,25 @@ def test_a_revoked_call_that_nobody_began_ends_as_revoked(place: Place, word: st
     assert place.outside.happened(word) == 0
 
 
+@row("`revoke(id)`")
+def test_a_revoke_counts_for_a_resumed_run_only_if_it_came_after_the_resume(place: Place, word: str) -> None:
+    called = place.fails.delay(word)
+    with pytest.raises(KeyError):
+        called.get(timeout=LIMIT)
+    place.app.control.revoke(called.id, reply=True, timeout=LIMIT, limit=1)
+    place.fails.run_handle(called).resume(who="kim", why="the bug is mended")
+    wait_until(lambda: len(place.outside.seen(word)) == 2, "the resumed run was worked on", LIMIT)
+    wait_until(lambda: place.rests(called.id), "the resumed run has ended", LIMIT)
+    assert place.row(called.id)["status"] == RunStatus.FAILED
+
+    with place.unrung():
+        place.fails.run_handle(called).resume(who="kim", why="again")
+    place.app.control.revoke(called.id, reply=True, timeout=LIMIT, limit=1)
+    wait_until(lambda: place.rests(called.id), "the run that was revoked after its resume has ended", LIMIT)
+    assert place.row(called.id)["status"] == RunStatus.CANCELLED
+    assert len(place.outside.seen(word)) == 2
+
+
 @row("`revoke(id, terminate=True)`")
 def test_a_terminated_call_ends_when_its_doubt_is_settled(place: Place, word: str) -> None:
     place.outside.gate(word).touch()

@@ -18,11 +18,12 @@ from agent_tasks import (
     DedupeConflict,
     NotHappened,
     OutsideRun,
+    RunHandle,
     RunUnfinished,
     UnguardedTool,
     tool,
 )
-from agent_tasks.errors import ArgumentsNotStorable, ConfigurationError
+from agent_tasks.errors import ArgumentsNotStorable, ConfigurationError, RunNotFound
 from agent_tasks.inline import answer_all, run_to_its_end
 from agent_tasks.integration import AppState
 from agent_tasks.messages import read_message
@@ -533,6 +534,19 @@ def test_an_eager_call_that_needs_a_person_says_so(shop: Shop) -> None:
     mail = shop.task(mail, effect="manual", timeout=timedelta(seconds=5))
     with pytest.raises(RunUnfinished, match="a person is asked: unknown about mail"):
         mail.apply().get()
+
+
+def test_a_call_leads_to_the_handle_of_its_run(shop: Shop) -> None:
+    pay = shop.task(lambda: 1, name="shop.pay", **KEYED)
+    called = pay.delay()
+    run = pay.run_handle(called)
+    assert run == pay.run_handle(called.id) == RunHandle(shop.runtime, called.id)
+    assert run.status is RunStatus.QUEUED
+    assert run.cancel(who="kim", why="not needed any more")
+    other = shop.task(lambda: 1, name="shop.other", **KEYED)
+    for strange in (called, "nobody"):
+        with pytest.raises(RunNotFound, match="task 'shop.other' has no run"):
+            other.run_handle(strange)
 
 
 def test_a_definition_is_known_to_its_app(shop: Shop) -> None:
