@@ -226,9 +226,11 @@ class Agent:
     def run_inline(self, input: dict[str, Any] | None = None) -> Any:  # noqa: A002
         """Run a whole run in this process, without broker or worker, on a ledger of its own; return its output.
 
+        Waits pass at once: pauses between retries, back-off, horizons.
+
         Raises:
             RunFailed: the run ended as failed.
-            RunUnfinished: it waits for a person or for a time.
+            RunUnfinished: it waits for a person, or has waited 200 times; its cause is what a body raised last.
         """
         return run_inline(self, {} if input is None else input)
 

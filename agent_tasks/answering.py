@@ -13,7 +13,7 @@ from celery.exceptions import Reject
 from agent_tasks.cancelling import expire, revoke
 from agent_tasks.coordinator import Coordinator
 from agent_tasks.doorbell import RING_HEADER
-from agent_tasks.errors import AgentTasksError, LedgerUnavailable, RunFailed, RunNotFound
+from agent_tasks.errors import AgentTasksError, LedgerUnavailable, RunFailed, RunNotFound, RunUnfinished
 from agent_tasks.handle import RunHandle
 from agent_tasks.inline import own_ledger, run_to_its_end
 from agent_tasks.integration import AppState
@@ -100,8 +100,8 @@ def answer_eagerly(task: Task, job: PlainJob, args: tuple[Any, ...], kwargs: dic
         The output of the run.
 
     Raises:
-        RunUnfinished: a person is asked.
-        RunFailed: the run failed on what only its own code knows; else the exception itself.
+        RunUnfinished: a person is asked, because of what the body raised; or it waited too often.
+        RunFailed: the run ended as failed, and nobody raised anything; else the exception itself, of whatever class.
     """
     request = task.request
     message = Message.of_request(task.app, task)
@@ -111,10 +111,15 @@ def answer_eagerly(task: Task, job: PlainJob, args: tuple[Any, ...], kwargs: dic
         row = _find(runtime, request.id)
         assert row is not None  # noqa: S101 - it was made above
         if row["status"] not in FINISHED:
-            RunHandle(runtime, request.id).get(timeout=0)
-    answered = _end_of(task, job, row, raised.get(request.id))
+            try:
+                RunHandle(runtime, request.id).get(timeout=0)
+            except RunUnfinished as unfinished:
+                raise unfinished from raised.get(request.id)
+    answered, error = _end_of(task, job, row, raised.get(request.id)), raised.get(request.id)
+    if job.tool is not None and error is not None:  # raised in place of one whose class no later attempt could make
+        error = error.__cause__ or error
     if answered.error is not None:
-        raise answered.error
+        raise error or answered.error
     return answered.output
 
 

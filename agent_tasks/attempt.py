@@ -103,7 +103,9 @@ class Attempt:
         self.damage: CheckpointError | None = None
         self.doomed: Suspension | None = None
         self.failure: dict[str, Any] | None = None  # what the step raised, as the run will say it
-        self.raised: Exception | None = None  # the same as it was raised, for a caller in this process
+        self.raised: BaseException | None = (
+            None  # as it, or a body that is in doubt, raised it; for a caller in this process
+        )
         self.over = False
         self.deadline = runtime.clock.local() + runtime.settings.step_timeout_seconds
         self._home, self._closed = Home(), False
@@ -212,14 +214,14 @@ class Attempt:
         body = next(iter(_bodies.get()[-1:]), None)
         belongs_to_a_call_under_way = body is not None and not body.ended
         if self._closed or (self.over and not belongs_to_a_call_under_way):
-            raise LeaseLost(f"run {self.run_id!r}: tool {tool.name!r} was called after step {self.step!r} had ended.")
+            raise LeaseLost(f"run {self.run_id!r}: {tool.subject} was called after step {self.step!r} had ended.")
         if tool.key is None and tool.guard.record:
             self._check_order(tool, body)
         transactional = next((b for b in _bodies.get() if b.request.tool.guard.effect is Effect.TRANSACTIONAL), None)
         if transactional is not None and tool.guard.record:
             raise InsideTransaction(
-                f"run {self.run_id!r}: tool {tool.name!r} was called in the body of transactional tool "
-                f"{transactional.request.tool.name!r}, whose transaction may still be rolled back while that call could not. "
+                f"run {self.run_id!r}: {tool.subject} was called in the body of transactional "
+                f"{transactional.request.tool.subject}, whose transaction may still be rolled back while that call could not. "
                 "Call it in the step, before or after."
             )
         self._check_listed(tool)
@@ -228,9 +230,9 @@ class Attempt:
         unordered = (self._home if body is None else body.home).why_unordered()
         if unordered is None:
             return
-        own = f"step {self.step!r}" if body is None else f"the body of tool {body.request.tool.name!r}"
+        own = f"step {self.step!r}" if body is None else f"the body of {body.request.tool.subject}"
         raise UnorderedCalls(
-            f"run {self.run_id!r}: tool {tool.name!r} was called from {unordered} than the one in which {own} makes its "
+            f"run {self.run_id!r}: {tool.subject} was called from {unordered} than the one in which {own} makes its "
             "calls, and has no key=, so that the order of its calls would be chance. Nothing was sent. Give the tool a "
             f"key=, or make its calls one after another in {own} itself."
         )
@@ -245,7 +247,7 @@ class Attempt:
             else f"is another tool than the one of this name in tools= of {self.agent.subject}. Nothing was sent; "
             "list the one that is called, or give one of the two name=."
         )
-        raise UnguardedTool(f"run {self.run_id!r}: tool {tool.name!r} was called in step {self.step!r} and {said}")
+        raise UnguardedTool(f"run {self.run_id!r}: {tool.subject} was called in step {self.step!r} and {said}")
 
     def request(self, tool: Tool[..., Any], arguments: dict[str, Any]) -> Request:
         """Give a call its identity and note that this line asks for it.
@@ -260,7 +262,7 @@ class Attempt:
                 encoded, digest = codec.dumps(arguments), codec.digest(identity)
         except CheckpointError as error:
             raise ArgumentsNotStorable(
-                f"run {self.run_id!r}: the arguments of tool {tool.name!r} cannot be stored, so nothing was sent: {error}"
+                f"run {self.run_id!r}: the arguments of {tool.subject} cannot be stored, so nothing was sent: {error}"
             ) from error
         outer = next((body.request.operation_id for body in reversed(_bodies.get())), None)
         ordinal, key = -1, None
@@ -284,7 +286,7 @@ class Attempt:
         key = None if tool.key is None else tool.key(**arguments)
         if key is None or not 0 < len(str(key)) <= MAX_ID_LENGTH or "\0" in str(key):
             raise ArgumentsNotStorable(
-                f"run {self.run_id!r}: key= of tool {tool.name!r} must return a text of 1 to {MAX_ID_LENGTH} characters "
+                f"run {self.run_id!r}: key= of {tool.subject} must return a text of 1 to {MAX_ID_LENGTH} characters "
                 f"without NUL, got {reprlib.repr(key)}; nothing was sent."
             )
         return str(key)
@@ -292,7 +294,7 @@ class Attempt:
     def _check_not_in_itself(self, tool: Tool[..., Any], key: str, identifier: str) -> None:
         if any(body.request.operation_id == identifier for body in _bodies.get()):
             raise UnorderedCalls(
-                f"run {self.run_id!r}: tool {tool.name!r} was called with key {key!r} in the body of the call that has "
+                f"run {self.run_id!r}: {tool.subject} was called with key {key!r} in the body of the call that has "
                 "this key, which would wait for itself. Nothing was sent; give the inner call another key."
             )
 

@@ -313,6 +313,7 @@ def _doubt(
 ) -> NoReturn:
     """An ambiguous end: nobody here can tell, and the step's code never sees it (I6, I15)."""
     runtime, tool = attempt.runtime, request.tool
+    attempt.raised = error
     text = f"{type(error).__name__}: {text_of(error)}"
     pause = runtime.settings.backoff_seconds(operation.attempts) if later is None else later.seconds
     named = None

@@ -53,12 +53,13 @@ class Ending:
         runtime: of this process.
 
     Attributes:
-        raised: what steps raised that ended their runs as failed, by run id; for a caller in this process.
+        raised: what ended a run as failed, or stopped its attempt, as it was raised; by run id, for a caller in this
+            process. None for a run that ended by itself.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self.raised: dict[str, Exception] = {}
+        self.raised: dict[str, BaseException | None] = {}
 
     def settle(self, attempt: Attempt, outcome: Outcome | Retry | Crashed) -> None:
         """End an attempt whose step has ended."""
@@ -151,11 +152,10 @@ class Ending:
         return RunStatus.WAITING
 
     def _ended(self, attempt: Attempt, outcome: Outcome | Retry | None, status: RunStatus) -> None:
-        said = str(status)
+        said, self.raised[attempt.run_id] = str(status), None
         if isinstance(outcome, Fail) and status is RunStatus.FAILED:
             said = f"failed: {error_line(_error_of(attempt, outcome))}"
-            if attempt.raised is not None:
-                self.raised[attempt.run_id] = attempt.raised
+            self.raised[attempt.run_id] = attempt.raised
         logger.info(
             "run %s %s",
             attempt.run_id,
@@ -204,6 +204,8 @@ class Ending:
         """End a doomed attempt: its run waits, for a time or for a person, or is another's by now."""
         suspension = attempt.doomed
         assert suspension is not None  # noqa: S101 - the callers looked
+        if attempt.raised is not None:
+            self.raised[attempt.run_id] = attempt.raised
         if isinstance(suspension, Lost):
             logger.info(
                 "run %s: %s",
@@ -255,6 +257,7 @@ class Ending:
         """The step would have taken its worker with it; its lease ends as if it had."""
         from agent_tasks.sweeper import end_lease
 
+        self.raised[attempt.run_id] = crashed.error
         logger.error(
             "run %s: step %s raised %s",
             attempt.run_id,

@@ -100,18 +100,19 @@ class ToolFailed(AgentTasksError):
     the attempt that saw the failure and every later one, which reads it from the ledger, see the same class.
 
     Attributes:
-        tool: name of the tool.
+        tool: name of the tool, or of the plain task whose body failed.
         error_type: qualified name of the exception that the body raised.
         error_text: its text.
+        kind: what messages call it, ``tool`` or ``task``.
     """
 
-    def __init__(self, tool: str, error_type: str, error_text: str) -> None:
-        super().__init__(f"tool {tool!r} failed: {error_type}: {error_text}")
-        self.tool, self.error_type, self.error_text = tool, error_type, error_text
-        self.args = (tool, error_type, error_text)
+    def __init__(self, tool: str, error_type: str, error_text: str, kind: str = "tool") -> None:
+        super().__init__(f"{kind} {tool!r} failed: {error_type}: {error_text}")
+        self.tool, self.error_type, self.error_text, self.kind = tool, error_type, error_text, kind
+        self.args = (tool, error_type, error_text, kind)
 
     def __str__(self) -> str:
-        return f"tool {self.tool!r} failed: {self.error_type}: {self.error_text}"
+        return f"{self.kind} {self.tool!r} failed: {self.error_type}: {self.error_text}"
 
 
 class ToolOverran(AgentTasksError):

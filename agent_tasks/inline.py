@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import cache
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.clock import MICROSECONDS
 from agent_tasks.config import Settings
 from agent_tasks.coordinator import Coordinator
 from agent_tasks.doorbell import InlineBell
-from agent_tasks.errors import RunFailed
-from agent_tasks.folders import HeldFolder
+from agent_tasks.errors import RunFailed, RunUnfinished
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
 from agent_tasks.runtime import Runtime
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
     from agent_tasks.agent import Agent
     from agent_tasks.doorbell import Ring
+
+#: Waits of one run that are passed over in this process; one that puts off for ever would keep its caller for ever.
+MOST_WAITS = 200
 
 
 @cache
@@ -54,47 +58,50 @@ def run_inline(agent: Agent, state: dict[str, Any]) -> Any:
         app_state.use_runtime(runtime)
         try:
             run = agent.enqueue(state)
-            raised = answer_all(runtime, agent)
+            raised = run_to_its_end(runtime, agent, run.run_id)
             try:
                 return run.get(timeout=0)
-            except RunFailed as failed:
-                raise failed from raised.get(run.run_id)
+            except (RunFailed, RunUnfinished) as error:
+                raise error from raised.get(run.run_id)
         finally:
             app_state.use_runtime(None)
 
 
-def answer_all(runtime: Runtime, agent: Agent) -> dict[str, Exception]:
+def answer_all(runtime: Runtime, agent: Agent) -> dict[str, BaseException | None]:
     """Answer the doorbells of an inline runtime until none is left.
 
     Returns:
-        What steps raised that ended their runs as failed, by run id.
+        What ended or stopped runs, as it was raised, by run id; see :class:`agent_tasks.ending.Ending`.
     """
     bell = runtime.bell
     assert isinstance(bell, InlineBell)  # noqa: S101
-    raised: dict[str, Exception] = {}
+    raised: dict[str, BaseException | None] = {}
     while bell.rings:
         raised.update(answer(runtime, agent, bell.rings.popleft()))
     return raised
 
 
-def run_to_its_end(runtime: Runtime, agent: Agent, run_id: str) -> dict[str, Exception]:
-    """Answer, sweep and let time pass until a run has ended or waits for a person.
+def run_to_its_end(runtime: Runtime, agent: Agent, run_id: str) -> dict[str, BaseException | None]:
+    """Answer, sweep and let time pass until a run has ended, waits for a person, or has waited too often.
 
     Returns:
-        What steps raised that ended their runs as failed, by run id.
+        What ended or stopped runs, as it was raised, by run id; see :class:`agent_tasks.ending.Ending`.
     """
-    sweeper, raised = Sweeper(runtime), dict[str, Exception]()
-    while True:
+    sweeper, raised = Sweeper(runtime), dict[str, BaseException | None]()
+    for waits in count():
         raised.update(answer_all(runtime, agent))
         row = runtime.boundary.read(runtime.engine, lambda connection: runtime.runs.find(connection, run_id))
         if row is None or row["status"] in FINISHED or row["status"] == RunStatus.NEEDS_ATTENTION:
             return raised
+        if waits == MOST_WAITS:
+            return raised
         missing = max(0, row["due_at"] - row["now"]) / MICROSECONDS
         runtime.clock.advance(missing + 0.001)
         sweeper.sweep()
+    raise AssertionError("unreachable")
 
 
-def answer(runtime: Runtime, agent: Agent, ring: Ring) -> dict[str, Exception]:
+def answer(runtime: Runtime, agent: Agent, ring: Ring) -> dict[str, BaseException | None]:
     """Answer one doorbell, and ack it; return what the step raised, as :func:`answer_all` does."""
     coordinator = Coordinator(runtime)
     coordinator.handle(agent, ring.step, ring.run_id, ring.seq)

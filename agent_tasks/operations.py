@@ -184,7 +184,7 @@ def failure_seen_by_step(
 ) -> BaseException:
     """Return the exception that a step sees for a recorded failure: of the same class in every attempt."""
     seen = recorded_failure(failure, tool.known_errors, original)
-    return seen or ToolFailed(tool.name, failure["type"], failure["text"])
+    return seen or ToolFailed(tool.name, failure["type"], failure["text"], tool.kind)
 
 
 def recorded_failure(

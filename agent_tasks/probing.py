@@ -105,7 +105,7 @@ def _happened(attempt: Attempt, tool: Tool[..., Any], operation: Operation, answ
 def run_probe(tool: Tool[..., Any], operation: Operation) -> Answer:
     """Run a probe within its own timeout; an exception, a hang or another kind of answer is ``CannotTell``."""
     if tool.probe_body is None or tool.probe_timeout is None:
-        return CannotTell("the tool has no probe")
+        return CannotTell(f"the {tool.kind} has no probe")
     answers: list[Answer] = []
     thread = threading.Thread(
         target=lambda: answers.append(_guarded(tool, operation)), daemon=True, name=f"{tool.name}.probe"

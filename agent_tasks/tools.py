@@ -55,8 +55,8 @@ class Tool(Generic[P, R]):
         key: Callable[..., str] | None = None,
         kind: str = "tool",
     ) -> None:
-        #: Whose declaration it is, for messages.
-        self.subject = f"{kind} {name!r}"
+        #: Whose declaration it is, for messages: the body of a plain task is guarded as a tool is, and called a task.
+        self.kind, self.subject = kind, f"{kind} {name!r}"
         self.body, self.name, self.guard, self.bind = body, name, guard, bind
         self.identity, self.key = identity, key
         #: Exception classes, beside Python's own, that every attempt sees again as they were raised.
@@ -66,19 +66,19 @@ class Tool(Generic[P, R]):
         parameters = list(inspect.signature(body).parameters.values())
         if bind and not parameters:
             raise UnguardedTool(
-                f"tool {name!r} is declared with bind=True and must have a first parameter for its operation, got none."
+                f"{self.subject} is declared with bind=True and must have a first parameter for its operation, got none."
             )
         self.signature = inspect.Signature(parameters[1:] if bind else parameters)
         unknown = [n for n in identity or () if n not in self.signature.parameters]
         if unknown:
             raise UnguardedTool(
-                f"identity= of tool {name!r} must name its parameters ({', '.join(self.signature.parameters)}), "
+                f"identity= of {self.subject} must name its parameters ({', '.join(self.signature.parameters)}), "
                 f"got {unknown[0]!r}.{did_you_mean(unknown[0], self.signature.parameters)}"
             )
         functools.update_wrapper(self, body)
 
     def __repr__(self) -> str:
-        return f"<tool {self.name} effect={self.guard.effect}>"
+        return f"<{self.kind} {self.name} effect={self.guard.effect}>"
 
     @property
     def _word(self) -> str:
@@ -107,7 +107,7 @@ class Tool(Generic[P, R]):
         if self.guard.effect is Effect.READ and not self.bind:
             return self.body(*args, **kwargs)
         raise OutsideRun(
-            f"tool {self.name!r} has the effect {str(self.guard.effect)!r} and was called outside a run, where nothing "
+            f"{self.subject} has the effect {str(self.guard.effect)!r} and was called outside a run, where nothing "
             f"is recorded. Call it in a step, or write {self.name}.unguarded(…) to do it without any promise."
         )
 
@@ -118,9 +118,7 @@ class Tool(Generic[P, R]):
             OutsideRun: the tool is bound to its operation, which does not exist outside a run.
         """
         if self.bind:
-            raise OutsideRun(
-                f"tool {self.name!r} is declared with bind=True and needs an operation; call it in a step."
-            )
+            raise OutsideRun(f"{self.subject} is declared with bind=True and needs an operation; call it in a step.")
         return self.body(*args, **kwargs)
 
     def bind_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -68,14 +68,14 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
         operation = request.unsent(attempt)  # anew each time: waiting for a lost database is not the body's time
         operation.connection = connection
         _allow_time(connection, request.timeout_seconds)
-        with _kept_open(connection, tool.name):
+        with _kept_open(connection, tool.subject):
             executed = Executed(_run_body(attempt, request, operation))
         with outside_run():
             result = codec.dumps(executed.value)
         if operation.remaining() <= 0:
             raise _BodyFailed(
                 ToolOverran(
-                    f"run {attempt.run_id!r}: the body of transactional tool {tool.name!r} took longer than its timeout "
+                    f"run {attempt.run_id!r}: the body of transactional {tool.subject} took longer than its timeout "
                     f"({request.timeout_seconds:g} s); it was rolled back. Do less in it, or give it a longer timeout=."
                 )
             )
@@ -121,10 +121,10 @@ def _owned(attempt: Attempt, connection: Connection) -> RowMapping | None:
 
 
 @contextmanager
-def _kept_open(connection: Connection, tool: str) -> Iterator[None]:
+def _kept_open(connection: Connection, subject: str) -> Iterator[None]:
     """Let the body end only its own savepoints: a commit of its own would part the effect from its record."""
     refusal = InsideTransaction(
-        f"the body of transactional tool {tool!r} ended the transaction that it was handed, which is the engine's to "
+        f"the body of transactional {subject} ended the transaction that it was handed, which is the engine's to "
         "end. Leave commit() and rollback() out, or use operation.connection.begin_nested()."
     )
     refused = []

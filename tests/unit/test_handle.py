@@ -90,13 +90,26 @@ def test_a_run_that_waits_for_a_person_says_what_is_asked(here: OneProcess) -> N
     )
 
 
-def test_a_run_in_process_that_does_not_end_says_what_it_waits_for(here: OneProcess) -> None:
-    mail = mailing(here, effect="keyed", key_lifetime=SECONDS)
+def test_a_run_in_process_that_does_not_end_says_what_it_waits_for_and_because_of_what(here: OneProcess) -> None:
+    mail = mailing(here, effect="keyed", key_lifetime=timedelta(days=1))
     order = here.agent(mail, send=lambda _state: done(mail("kim")))
-    with pytest.raises(
-        RunUnfinished, match=r"is waiting, it waits: before mail is sent again .*TimeoutError: no answer"
-    ):
+    with pytest.raises(RunUnfinished, match=r"a person is asked: unknown about mail") as asked:
         order.run_inline({})
+    assert isinstance(asked.value.__cause__, TimeoutError)
+
+
+def test_a_run_in_process_passes_over_its_waits(here: OneProcess) -> None:
+    tries: list[int] = []
+
+    def pay(_state: Any) -> Any:
+        tries.append(1)
+        if len(tries) < 3:
+            raise ConnectionError("reset")
+        return done(len(tries))
+
+    order = here.agent()
+    order.step(start=True, max_retries=5, retry_backoff=600)(pay)
+    assert order.run_inline({}) == 3
 
 
 def test_a_run_in_process_that_asks_a_person_says_what(here: OneProcess) -> None:

@@ -15,6 +15,7 @@ from kombu.utils import json
 from agent_tasks import (
     AgentTask,
     AgentTasksError,
+    CannotTell,
     DedupeConflict,
     NotHappened,
     OutsideRun,
@@ -23,7 +24,7 @@ from agent_tasks import (
     UnguardedTool,
     tool,
 )
-from agent_tasks.errors import ArgumentsNotStorable, ConfigurationError, RunNotFound
+from agent_tasks.errors import ArgumentsNotStorable, ConfigurationError, InsideTransaction, RunNotFound
 from agent_tasks.inline import answer_all, run_to_its_end
 from agent_tasks.integration import AppState
 from agent_tasks.messages import read_message
@@ -527,13 +528,76 @@ def test_a_retry_outside_of_a_worker_raises_what_it_was_given(shop: Shop) -> Non
         pay.retry()
 
 
-def test_an_eager_call_that_needs_a_person_says_so(shop: Shop) -> None:
-    def mail() -> None:
-        raise ConnectionError("reset")
+class Odd(Exception):
+    """An exception that neither Python nor the task's declaration names."""
 
-    mail = shop.task(mail, effect="manual", timeout=timedelta(seconds=5))
-    with pytest.raises(RunUnfinished, match="a person is asked: unknown about mail"):
+
+@pytest.mark.parametrize(
+    "how", [*(effect for effect in GUARDS if effect not in ("keyed", "probed", "manual")), "tools"]
+)
+def test_an_eager_call_raises_what_its_body_raised(shop: Shop, how: str) -> None:
+    def pay() -> None:
+        raise Odd("o-1: 3")
+
+    pay = shop.task(pay, **({"tools": []} if how == "tools" else {"effect": how, **GUARDS[how]}))
+    called = pay.apply()
+    assert called.state == "FAILURE"
+    assert (type(called.result), str(called.result)) == (Odd, "o-1: 3")
+    shop.app.conf.update(task_always_eager=True, task_eager_propagates=True)
+    with pytest.raises(Odd, match="o-1: 3"):
+        pay.delay()
+
+
+def test_an_eager_call_that_is_refused_raises_the_refusal(shop: Shop) -> None:
+    def pay() -> None:
+        raise Refused("no")
+
+    for effect in ("keyed", "manual"):
+        pay_so = shop.task(pay, name=f"pay_{effect}", effect=effect, refused=(Refused,), **GUARDS[effect])
+        assert isinstance(pay_so.apply().result, Refused)
+
+
+@pytest.mark.parametrize("effect", ["keyed", "probed", "manual"])
+def test_an_eager_call_that_needs_a_person_says_so_and_because_of_what(shop: Shop, effect: str) -> None:
+    def mail() -> None:
+        raise Odd("o-1: 3")
+
+    mail = shop.task(mail, effect=effect, **GUARDS[effect])
+    if effect == "probed":
+        mail.probe(lambda operation: CannotTell("no list today"))
+    with pytest.raises(RunUnfinished, match="a person is asked: unknown about mail") as asked:
         mail.apply().get()
+    assert isinstance(asked.value.__cause__, Odd)
+
+
+def test_an_eager_call_whose_vendor_puts_it_off_for_ever_ends(shop: Shop) -> None:
+    class Later(Exception):
+        retry_after_seconds = 60
+
+    def look() -> None:
+        raise Later("busy")
+
+    look = shop.task(look, effect="read")
+    with pytest.raises(RunUnfinished, match="it waits: to call look again in 60 s"):
+        look.apply().get()
+
+
+def test_messages_about_the_body_of_a_task_call_it_a_task(shop: Shop) -> None:
+    def pay() -> None:
+        raise Odd("o-1: 3")
+
+    pay = shop.task(pay, effect="read")
+    called = pay.delay()
+    row = shop.finish(pay, called.id)
+    assert "task 'pay' failed: " in str(pay.job.failure(row, None))
+    assert repr(pay.job.tool) == "<task pay effect=read>"
+
+    def move(self: Any) -> None:
+        self.operation.connection.commit()
+
+    move = shop.task(move, bind=True, effect="transactional")
+    with pytest.raises(InsideTransaction, match="the body of transactional task 'move' ended the transaction"):
+        move.apply().get()
 
 
 def test_a_call_leads_to_the_handle_of_its_run(shop: Shop) -> None:
@@ -545,7 +609,7 @@ def test_a_call_leads_to_the_handle_of_its_run(shop: Shop) -> None:
     assert run.cancel(who="kim", why="not needed any more")
     other = shop.task(lambda: 1, name="shop.other", **KEYED)
     for strange in (called, "nobody"):
-        with pytest.raises(RunNotFound, match="task 'shop.other' has no run"):
+        with pytest.raises(RunNotFound, match=r"task 'shop\.other' has no run"):
             other.run_handle(strange)
 
 
