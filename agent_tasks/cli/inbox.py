@@ -54,8 +54,8 @@ def list_items(target: Target, run: str | None, *, as_json: bool) -> None:
 @click.argument("reply")
 @click.option("--who", help="Who decides; you, by your name on this machine, if not given.")
 @click.option("--why", required=True, help="The reason; kept in the audit trail.")
-@click.option("--result", metavar="JSON", help="With `happened`: what the tool would have returned.")
-@click.option("--no-result", is_flag=True, help="With `happened`: the tool would have returned nothing (null).")
+@click.option("--result", metavar="JSON", help="With `happened`: what the call would have returned.")
+@click.option("--no-result", is_flag=True, help="With `happened`: the call would have returned nothing (null).")
 @json_option
 def resolve(
     target: Target,
@@ -89,7 +89,7 @@ def resolve(
         return
     click.echo(f"{item_id}: {reply}; run {run_id} is {status}")
     if no_result and reply == Reply.HAPPENED:
-        click.echo("The step gets null as the tool's result.", err=True)
+        click.echo("The step gets null as the call's result.", err=True)
     if queued and target.url is not None:
         click.echo("No doorbell was rung, since --url names no broker; a worker's sweeper finds the run.", err=True)
 
@@ -102,7 +102,7 @@ def _check_result_is_said(item: InboxItem, reply: str, *, said: bool) -> None:
     tool = item.detail.get("tool", "the tool")
     raise click.UsageError(
         f"the step will get what you give here as the result of {one_line(tool)}, and null if you give nothing: say "
-        "--result JSON (what the tool would have returned), or --no-result if null is right. Nothing was changed."
+        "--result JSON (what the call would have returned), or --no-result if null is right. Nothing was changed."
     )
 
 

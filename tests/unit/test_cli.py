@@ -234,7 +234,7 @@ def test_happened_insists_on_a_result_or_on_none(here: OneProcess, question: str
     assert "null if you give nothing: say --result JSON" in " ".join(shown.stderr.split())
     assert here.counts() == before
     shown = answered(stopped, "happened", "--why", "it is in the log", "--no-result")
-    assert (shown.exit_code, shown.stderr) == (0, "The step gets null as the tool's result.\n")
+    assert (shown.exit_code, shown.stderr) == (0, "The step gets null as the call's result.\n")
     here.work(stopped.agent)
     assert stopped.run.get(timeout=0) is None
 
