@@ -11,6 +11,7 @@ from agent_tasks.answers import Answer, AskAgain, CannotTell, Happened, NotHappe
 from agent_tasks.attempt import outside_run
 from agent_tasks.clock import microseconds
 from agent_tasks.operations import describe_failure, text_of
+from agent_tasks.retries import SHORTEST_PAUSE
 from agent_tasks.schema import MAX_EXTERNAL_ID_LENGTH
 from agent_tasks.states import OperationStatus, Question
 from agent_tasks.suspensions import Ask, Wait, about
@@ -56,7 +57,7 @@ def ask_the_world(attempt: Attempt, tool: Tool[..., Any], operation: Operation) 
 
 
 def _ask_again(attempt: Attempt, tool: Tool[..., Any], operation: Operation, answer: AskAgain) -> None:
-    ask_at = operation.now() + min(max(microseconds(answer.after), 0), microseconds(LONGEST_WAIT))
+    ask_at = operation.now() + microseconds(min(max(answer.after, SHORTEST_PAUSE), LONGEST_WAIT))
     if not attempt.runtime.recorder.answer(attempt, operation, "ask again", ask_at=ask_at):
         return
     times = attempt.known[operation.operation_id].evidence[-1].get("times", 1)

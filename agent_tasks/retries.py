@@ -45,6 +45,10 @@ OPTIONS = (
 #: Celery's own defaults.
 _MAX_RETRIES, _DELAY_SECONDS, _BACKOFF_MAX_SECONDS = 3, 180, 600
 
+#: Nobody is asked again sooner, whatever ``retry_after_seconds`` or a probe says: such a wait spends nothing, so that one of
+#: no length would be a loop at the speed of the fleet.
+SHORTEST_PAUSE = timedelta(seconds=1)
+
 #: Nobody's ``retry_after_seconds`` is trusted beyond it.
 LONGEST_PAUSE = timedelta(days=31)
 
@@ -231,6 +235,8 @@ def _classes(
 def retry_after(error: BaseException) -> float | None:
     """Return the seconds after which an exception asks to be tried again, by its ``retry_after_seconds``, or None.
 
+    They are cut to what lies between :data:`SHORTEST_PAUSE` and :data:`LONGEST_PAUSE`.
+
     Example:
         >>> busy = ConnectionError("busy")
         >>> busy.retry_after_seconds = 30
@@ -242,7 +248,7 @@ def retry_after(error: BaseException) -> float | None:
         if said is None:
             return None
         if isinstance(said, (int, float)) and not isinstance(said, bool) and 0 <= said < inf:
-            return float(min(said, LONGEST_PAUSE.total_seconds()))
+            return float(min(max(said, SHORTEST_PAUSE.total_seconds()), LONGEST_PAUSE.total_seconds()))
     except Exception as failure:  # noqa: BLE001 - an exception may do anything when it is looked at
         said = failure
     logger.warning(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agent_tasks import Agent, RunFailed, current_run, done, tool
-from agent_tasks.retries import retry_after
+from agent_tasks import Agent, RunFailed, current_run, done, retries, tool
+from agent_tasks.retries import SHORTEST_PAUSE, retry_after
 from agent_tasks.states import OperationStatus, RunStatus
 from tests.duel import Duel, Outage, duel
 
@@ -443,6 +443,53 @@ def test_a_date_that_is_none_is_ignored_with_a_warning(
     assert [message for message in caplog.messages if message.startswith(said)]
 
 
-@pytest.mark.parametrize(("seconds", "waited"), [(10**400, 2678400.0), (1e12, 2678400.0), (0, 0.0), (0.5, 0.5)])
+@pytest.mark.parametrize(("seconds", "waited"), [(10**400, 2678400.0), (1e12, 2678400.0), (1.5, 1.5)])
 def test_a_pause_is_cut_at_a_month(seconds: float, waited: float) -> None:
     assert retry_after(SlowDown(seconds)) == waited
+
+
+NO_PAUSE = [0, 0.0, -0.0, 1e-9, 5e-324, 0.5]
+
+
+@pytest.mark.parametrize("seconds", NO_PAUSE)
+def test_no_pause_is_shorter_than_the_shortest(seconds: float) -> None:
+    assert retry_after(SlowDown(seconds)) == SHORTEST_PAUSE.total_seconds() == 1.0
+
+
+@pytest.fixture
+def minute(monkeypatch: pytest.MonkeyPatch) -> float:
+    """A shortest pause that no slow machine lets pass by itself; in seconds."""
+    monkeypatch.setattr(retries, "SHORTEST_PAUSE", timedelta(minutes=1))
+    return 60.0
+
+
+@pytest.mark.parametrize("seconds", [0, 1e-9])
+@pytest.mark.parametrize("effect", EVERY_EFFECT)
+def test_a_vendor_who_always_says_at_once_is_not_called_without_a_pause(
+    here: Duel, effect: str, seconds: float, minute: float
+) -> None:
+    charge = slow_tool(here, effect, 1000, seconds, **EVERY_EFFECT[effect])
+    order = here.agent(charge, pay=lambda _state: done(charge()))
+    run = here.run(order)
+    for calls in (1, 2, 3):
+        for _ in range(3):  # as many sweepers as a fleet has
+            here.later(order, 0)
+        assert (run.status, len(here.requests)) == (RunStatus.WAITING, calls)
+        here.later(order, minute)
+    here.sound()
+
+
+def test_a_step_that_always_says_at_once_is_not_run_without_a_pause(here: Duel, minute: float) -> None:
+    tries = []
+
+    def pay(_state: Any) -> Any:
+        tries.append(1)
+        raise SlowDown(0)
+
+    order = agent_of(here, pay=pay, max_retries=0)
+    run = here.run(order)
+    for _ in range(3):
+        here.later(order, 0)
+    assert (run.status, len(tries)) == (RunStatus.WAITING, 1)
+    here.later(order, minute)
+    assert len(tries) == 2

@@ -20,6 +20,7 @@ from agent_tasks import (
     RunFailed,
     Tool,
     done,
+    probing,
     tool,
 )
 from agent_tasks.recovery import MAX_SENDS
@@ -384,6 +385,25 @@ def test_whatever_name_the_vendor_gives_an_effect_it_is_recorded(here: Duel, ext
 def test_a_probe_that_names_an_impossible_date_does_not_stop_the_run_for_good(here: Duel, after: timedelta) -> None:
     order = start(here, probed(here, AskAgain(after), Happened("ch_1")))
     assert here.drive(order) is RunStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    "after",
+    [timedelta(days=-1), timedelta.min, timedelta(0), timedelta(microseconds=1)],
+    ids=["past", "never", "now", "at once"],
+)
+def test_a_probe_that_names_a_date_which_has_passed_is_not_asked_without_a_pause(
+    here: Duel, after: timedelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shortest = timedelta(minutes=1)  # which no slow machine lets pass by itself
+    monkeypatch.setattr(probing, "SHORTEST_PAUSE", shortest)
+    order = start(here, probed(here, *[AskAgain(after)] * 20, Happened("ch_1")))
+    here.drive(order, rounds=1)
+    for probes in (1, 2, 3):
+        for _ in range(3):  # as many sweepers as a fleet has
+            here.later(order, 0)
+        assert here.requests == ["request", *["probe"] * probes]
+        here.later(order, shortest.total_seconds())
 
 
 def test_a_probe_says_happened_with_a_result_that_cannot_be_stored(here: Duel) -> None:
