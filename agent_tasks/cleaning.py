@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from agent_tasks.errors import ConfigurationError
+from agent_tasks.errors import ConfigurationError, LedgerUnavailable
+from agent_tasks.retention import Deletion
+from agent_tasks.retries import said_of
 
 if TYPE_CHECKING:
     from celery import Celery
 
+    from agent_tasks.retention import Place
     from agent_tasks.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -24,11 +26,45 @@ BATCH = 100
 _DAY_SECONDS = 86400.0
 
 
-def cleanup(app: Celery, *, older_than: timedelta | None = None, dry_run: bool = False) -> int:
+@dataclass(frozen=True)
+class NotDeleted:
+    """An old run that nobody needs any more, and that could not be deleted.
+
+    Attributes:
+        run_id: of the run.
+        why: in words.
+    """
+
+    run_id: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What a cleanup did.
+
+    Attributes:
+        deleted: how many runs were deleted; with ``dry_run``, how many would be.
+        left: the runs that it had to leave, in the order of their ends; the next cleanup tries them again.
+    """
+
+    deleted: int = 0
+    left: tuple[NotDeleted, ...] = ()
+
+
+@dataclass(frozen=True)
+class Batch(Cleaned):
+    """A part of a cleanup; what follows stands behind ``last``, which is None at the end."""
+
+    last: Place | None = None
+
+
+def cleanup(app: Celery, *, older_than: timedelta | None = None, dry_run: bool = False) -> Cleaned:
     """Delete the runs that ended long ago, each with its operations, questions, audit trail and checkpoints.
 
     A run stays for as long as a vendor honours one of its keys, ``agent_dedupe_days`` have not passed since its end, one of
-    its operations is in doubt, a question about it is open, or Celery has still to be told its result.
+    its operations is in doubt, a question about it is open, or Celery has still to be told its result. A run that cannot be
+    deleted is passed over, and keeps no other.
 
     Args:
         app: whose ledger is meant.
@@ -36,7 +72,7 @@ def cleanup(app: Celery, *, older_than: timedelta | None = None, dry_run: bool =
         dry_run: delete nothing.
 
     Returns:
-        How many runs were deleted; with ``dry_run``, how many would be.
+        How many runs were deleted, and which were left because something failed or somebody held their rows.
 
     Raises:
         ConfigurationError: neither ``older_than`` nor ``agent_retention_days`` says what is old.
@@ -46,30 +82,33 @@ def cleanup(app: Celery, *, older_than: timedelta | None = None, dry_run: bool =
         >>> from celery import Celery
         >>> app = Celery("shop", broker="memory://")
         >>> app.conf.agent_database_url = f"sqlite:///{directory}/agent.db"
-        >>> cleanup(app, older_than=timedelta(days=30), dry_run=True)
-        0
+        >>> cleanup(app, older_than=timedelta(days=30))
+        Cleaned(deleted=0, left=())
     """
     from agent_tasks.integration import AppState
 
     return clean_up(AppState.of(app).runtime, older_than=older_than, dry_run=dry_run)
 
 
-def clean_up(runtime: Runtime, *, older_than: timedelta | None, dry_run: bool) -> int:
+def clean_up(runtime: Runtime, *, older_than: timedelta | None, dry_run: bool) -> Cleaned:
     """See :func:`cleanup`."""
     seconds = _seconds_of(runtime, older_than)
     if dry_run:
-        return runtime.boundary.read(
-            runtime.engine, lambda connection: runtime.retention.count(connection, older_than_seconds=seconds)
-        )
-    deleted = 0
-    while batch := _delete_some(runtime, seconds):
-        deleted += batch
-    return deleted
+        count = partial(runtime.retention.count, older_than_seconds=seconds)
+        return Cleaned(runtime.boundary.read(runtime.engine, count))
+    batch = _delete_some(runtime, seconds, None)
+    deleted, left = batch.deleted, batch.left
+    while batch.last is not None:
+        batch = _delete_some(runtime, seconds, batch.last)
+        deleted, left = deleted + batch.deleted, left + batch.left
+    return Cleaned(deleted, left)
 
 
-def clean_some(runtime: Runtime) -> int:
-    """Delete a batch of the runs that the settings call old; return how many there were."""
-    return 0 if runtime.settings.retention_days is None else _delete_some(runtime, _seconds_of(runtime, None))
+def clean_some(runtime: Runtime, after: Place | None = None) -> Batch:
+    """Delete a batch of the runs that the settings call old, of those behind ``after`` if it is given."""
+    return (
+        Batch() if runtime.settings.retention_days is None else _delete_some(runtime, _seconds_of(runtime, None), after)
+    )
 
 
 def _seconds_of(runtime: Runtime, older_than: Any) -> float:
@@ -90,17 +129,33 @@ def _seconds_of(runtime: Runtime, older_than: Any) -> float:
     return max(seconds, (settings.dedupe_days or 0.0) * _DAY_SECONDS)
 
 
-def _delete_some(runtime: Runtime, seconds: float) -> int:
-    find = partial(runtime.retention.find, older_than_seconds=seconds, limit=BATCH)
-    deleted = 0
-    for run_id in runtime.boundary.read(runtime.engine, find):
-        delete = partial(runtime.retention.delete, run_id=run_id, older_than_seconds=seconds)
+def _delete_some(runtime: Runtime, seconds: float, after: Place | None) -> Batch:
+    find = partial(runtime.retention.find, older_than_seconds=seconds, limit=BATCH, after=after)
+    found = runtime.boundary.read(runtime.engine, find)
+    deleted, left, last = 0, [], found[-1] if len(found) == BATCH else None
+    for place in found:
         try:
-            deleted += runtime.boundary.commit("cleanup", runtime.engine, delete)
-        except SQLAlchemyError as error:  # one bad row must not keep the others
-            logger.warning(
-                "run %s was not deleted: %s", run_id, error, extra={"action": "cleanup_failed", "run_id": run_id}
-            )
+            deletion = _delete(runtime, place.run_id, seconds)
+        except LedgerUnavailable as error:  # of this row's locks or of everything: the next look at the ledger tells
+            left.append(_not_deleted(place.run_id, str(error)))
+            last = place
+            break
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with this row must not keep the others
+            left.append(_not_deleted(place.run_id, said_of(error)))
+            continue
+        deleted += deletion is Deletion.DONE
+        if deletion is Deletion.HELD:
+            left.append(_not_deleted(place.run_id, "somebody holds its row"))
     if deleted:
         logger.info("%d old runs were deleted", deleted, extra={"action": "runs_deleted", "count": deleted})
-    return deleted
+    return Batch(deleted, tuple(left), last)
+
+
+def _delete(runtime: Runtime, run_id: str, seconds: float) -> Deletion:
+    delete = partial(runtime.retention.delete, run_id=run_id, older_than_seconds=seconds)
+    return runtime.boundary.commit("cleanup", runtime.engine, delete)
+
+
+def _not_deleted(run_id: str, why: str) -> NotDeleted:
+    logger.warning("run %s was not deleted: %s", run_id, why, extra={"action": "cleanup_failed", "run_id": run_id})
+    return NotDeleted(run_id, why)

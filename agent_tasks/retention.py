@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from enum import Enum, auto
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import delete, exists, func, or_, select
 
@@ -16,6 +17,21 @@ if TYPE_CHECKING:
     from checkpoint.sql import SqlStore
 
 
+class Place(NamedTuple):
+    """Where a run stands in the order in which they are deleted."""
+
+    finished_at: int
+    run_id: str
+
+
+class Deletion(Enum):
+    """What became of a run that was to be deleted."""
+
+    DONE = auto()
+    HELD = auto()  # somebody holds its row
+    NOT_DUE = auto()  # it is gone, or somebody needs it again
+
+
 class Retention:
     """Statements on runs that ended long ago; the connection's transaction is the caller's."""
 
@@ -27,27 +43,33 @@ class Retention:
         where = self._may_be_deleted(older_than_seconds)
         return int(connection.execute(select(func.count()).select_from(self.tables.runs).where(*where)).scalar_one())
 
-    def find(self, connection: Connection, older_than_seconds: float, limit: int) -> list[str]:
-        """Return the ids of runs that may be deleted, those that ended first before others."""
+    def find(
+        self, connection: Connection, older_than_seconds: float, limit: int, after: Place | None = None
+    ) -> list[Place]:
+        """Return runs that may be deleted, those that ended first before others; only those behind ``after`` if given."""
         c = self.tables.runs.c
-        statement = select(c.run_id).where(*self._may_be_deleted(older_than_seconds))
-        return [str(run_id) for (run_id,) in connection.execute(statement.order_by(c.finished_at).limit(limit))]
+        statement = select(c.finished_at, c.run_id).where(*self._may_be_deleted(older_than_seconds))
+        if after is not None:
+            behind = or_(c.finished_at > after.finished_at, c.run_id > after.run_id)
+            statement = statement.where(c.finished_at >= after.finished_at, behind)  # in words that the index knows
+        found = connection.execute(statement.order_by(c.finished_at, c.run_id).limit(limit))
+        return [Place(int(finished_at), str(run_id)) for finished_at, run_id in found]
 
-    def delete(self, connection: Connection, run_id: str, older_than_seconds: float) -> bool:
-        """Delete a run and everything of it; False if it may not be deleted, or somebody holds its row."""
+    def delete(self, connection: Connection, run_id: str, older_than_seconds: float) -> Deletion:
+        """Delete a run and everything of it, unless somebody holds its row or needs it."""
         c = self.tables.runs.c
-        lock = select(c.run_id).where(c.run_id == run_id).with_for_update(skip_locked=True)
-        if connection.execute(lock).one_or_none() is None:
-            return False
+        this = select(c.run_id).where(c.run_id == run_id)
+        if connection.execute(this.with_for_update(skip_locked=True)).one_or_none() is None:
+            return Deletion.NOT_DUE if connection.execute(this).one_or_none() is None else Deletion.HELD
         # A second statement, which sees what was written until the row was locked: a late outcome asks questions, too.
         may_be = select(c.run_id).where(c.run_id == run_id, *self._may_be_deleted(older_than_seconds))
         if connection.execute(may_be).one_or_none() is None:
-            return False
+            return Deletion.NOT_DUE
         for table in (self.tables.operations, self.tables.inbox, self.tables.audit):
             connection.execute(delete(table).where(table.c.run_id == run_id))
         self.store.delete(run_id, connection=connection)
         connection.execute(delete(self.tables.runs).where(c.run_id == run_id))
-        return True
+        return Deletion.DONE
 
     def _may_be_deleted(self, older_than_seconds: float) -> tuple[ColumnElement[bool], ...]:
         c, o, i = self.tables.runs.c, self.tables.operations.c, self.tables.inbox.c

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent_tasks.cleaning import BATCH as CLEANUP_BATCH
 from agent_tasks.cleaning import clean_some
 from agent_tasks.doorbell import Ring
 from agent_tasks.errors import LedgerUnavailable
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, RowMapping
 
+    from agent_tasks.retention import Place
     from agent_tasks.runtime import Runtime
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ BATCH = 200
 #: A queued run that nobody has claimed for this long, in seconds, says what it waits for.
 UNHEARD_SECONDS = 60
 
-#: Pause, in seconds, between two looks for runs to delete, once no full batch of them was found.
+#: Pause, in seconds, between two looks for runs to delete, once all of them were looked at.
 CLEANUP_PAUSE_SECONDS = 300.0
 
 #: Longest pause, in seconds, before a doorbell is rung again where the transport cannot count its messages.
@@ -65,6 +65,7 @@ class Sweeper:
         self.runtime = runtime
         self._contact_since: float | None = None
         self._clean_at = runtime.clock.local()
+        self._clean_behind: Place | None = None  # what cannot be deleted is not looked at again before all others were
 
     def sweep(self) -> Swept:
         """Look once.
@@ -176,8 +177,9 @@ class Sweeper:
         if now < self._clean_at:
             return
         self._clean_at = now + CLEANUP_PAUSE_SECONDS  # also after a failure: what is due comes first
-        swept.deleted = clean_some(self.runtime)
-        if swept.deleted == CLEANUP_BATCH:
+        batch = clean_some(self.runtime, self._clean_behind)
+        swept.deleted, self._clean_behind = batch.deleted, batch.last
+        if batch.last is not None:
             self._clean_at = now
 
     def _unheard(self, row: Any) -> str | None:

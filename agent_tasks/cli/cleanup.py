@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
 
 from agent_tasks.cleaning import clean_up
+from agent_tasks.cli import exit_codes
 from agent_tasks.cli.command import json_option, ledger_command
 from agent_tasks.cli.group import agent
-from agent_tasks.cli.output import is_terminal, print_json
+from agent_tasks.cli.output import is_terminal, one_line, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent_tasks.cleaning import NotDeleted
     from agent_tasks.cli.target import Target
+
+#: Runs that could not be deleted which are named one by one; ``--json`` names all of them.
+MAX_NAMED = 20
 
 
 @ledger_command(agent, "cleanup", failed="the ledger was not cleaned up")
@@ -30,19 +38,35 @@ if TYPE_CHECKING:
 def cleanup(target: Target, days: float | None, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Delete the runs that ended long ago, with everything the ledger knows about them.
 
-    Kept are runs with an operation in doubt or an open question, and those whose keys a vendor still honours.
+    Kept are runs with an operation in doubt or an open question, and those whose keys a vendor still honours. A run that
+    cannot be deleted is passed over and named, and the command then exits with 1.
 
     Example: agent-tasks -A shop cleanup --older-than 90 --dry-run
     """
     older_than = None if days is None else timedelta(days=days)
-    count = clean_up(target.runtime, older_than=older_than, dry_run=True)
+    left: tuple[NotDeleted, ...] = ()
+    count = clean_up(target.runtime, older_than=older_than, dry_run=True).deleted
     if count and not dry_run:
         if not yes and not is_terminal():
             raise click.UsageError(f"{count} runs would be deleted for good; say --yes, or look with --dry-run.")
         if not yes:
             click.confirm(f"Delete {count} runs for good?", abort=True)
-        count = clean_up(target.runtime, older_than=older_than, dry_run=False)
-    if as_json:
-        print_json(**{"would_delete" if dry_run else "deleted": count})
+        cleaned = clean_up(target.runtime, older_than=older_than, dry_run=False)
+        count, left = cleaned.deleted, cleaned.left
+    if as_json and dry_run:
+        print_json(would_delete=count)
+    elif as_json:
+        print_json(deleted=count, left=[asdict(run) for run in left])
     else:
         click.echo(f"{count} runs {'would be' if dry_run else 'were'} deleted")
+    if left:
+        _say_what_is_left(left)
+        click.get_current_context().exit(exit_codes.FAILED)
+
+
+def _say_what_is_left(left: Sequence[NotDeleted]) -> None:
+    click.echo(f"{len(left)} runs could not be deleted; the next cleanup tries them again:", err=True)
+    for run in left[:MAX_NAMED]:
+        click.echo(f"  {one_line(run.run_id)}: {one_line(run.why)}", err=True)
+    if len(left) > MAX_NAMED:
+        click.echo(f"  … and {len(left) - MAX_NAMED} more; --json names all of them", err=True)

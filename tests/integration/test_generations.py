@@ -114,7 +114,7 @@ def test_the_late_outcome_of_a_deleted_run_settles_nothing_of_the_one_that_has_i
         run_to_its_end(shop.rival, task.job, "r")
         assert run.status is RunStatus.CANCELLED
         shop.runtime.clock.advance(1)
-        assert clean_up(shop.rival, older_than=timedelta(0), dry_run=False) == 1
+        assert clean_up(shop.rival, older_than=timedelta(0), dry_run=False).deleted == 1
         task.apply_async(("second",), task_id="r", ignore_result=True)
         answer_all(shop.runtime, task.job)
 

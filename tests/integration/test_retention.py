@@ -11,21 +11,24 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import select, text, update
+from sqlalchemy import text, update
+from sqlalchemy.exc import OperationalError
 
 from agent_tasks import Agent, RunHandle, cleanup, done, fail, tool
 from agent_tasks.boundary import Boundary, Point
-from agent_tasks.cleaning import BATCH, clean_some
+from agent_tasks.cleaning import BATCH, Cleaned, NotDeleted, clean_some, clean_up
 from agent_tasks.cli import agent as cli
 from agent_tasks.config import Settings
 from agent_tasks.doorbell import InlineBell, Ring
-from agent_tasks.errors import ConfigurationError, LeaseLost, RunNotFound
+from agent_tasks.errors import ConfigurationError, LeaseLost, LedgerUnavailable, RunNotFound
 from agent_tasks.inline import answer
+from agent_tasks.retention import Deletion, Place
 from agent_tasks.runtime import Runtime
 from agent_tasks.states import OperationStatus, Question, RunStatus
 from agent_tasks.suspensions import Asked
 from agent_tasks.sweeper import Sweeper
 from agent_tasks.testing import check_invariants
+from checkpoint.sql import SqlStore
 from tests.duel import Duel, duel, in_thread
 from tests.rows import Rows
 
@@ -63,7 +66,7 @@ def finished(here: Duel, *run_ids: str, days_ago: float = 31) -> Agent:
 
 
 def clean(runtime: Runtime) -> int:
-    return clean_some(runtime)
+    return clean_some(runtime).deleted
 
 
 def test_an_old_run_goes_with_everything_of_it_and_others_keep_theirs(here: Duel) -> None:
@@ -90,9 +93,9 @@ def test_nothing_is_deleted_unless_somebody_says_when(here: Duel) -> None:
         cleanup(here.app)
     with pytest.raises(ConfigurationError, match="must be a timedelta of 0 or more"):
         cleanup(here.app, older_than=timedelta(days=-1))
-    assert cleanup(here.app, older_than=timedelta(days=1), dry_run=True) == 1
+    assert cleanup(here.app, older_than=timedelta(days=1), dry_run=True) == Cleaned(1)
     assert here.counts()["agent_runs"] == 1
-    assert cleanup(here.app, older_than=timedelta(days=1)) == 1
+    assert cleanup(here.app, older_than=timedelta(days=1)) == Cleaned(1)
     assert here.counts()["agent_runs"] == 0
 
 
@@ -133,7 +136,7 @@ def test_a_run_that_somebody_needs_is_kept(here: Duel, reason: str) -> None:
     assert clean(here.runtime) == 0
     with here.runtime.engine.connect() as connection, connection.begin():  # nor by somebody who found it before
         seconds = (60 if reason == "a dedupe window" else 30) * DAY
-        assert not here.runtime.retention.delete(connection, "run-1", seconds)
+        assert here.runtime.retention.delete(connection, "run-1", seconds) is Deletion.NOT_DUE
     assert here.counts()["agent_runs"] == 1
 
 
@@ -302,14 +305,123 @@ def test_a_run_that_cannot_be_deleted_does_not_keep_the_others(
     assert "run b was not deleted" in caplog.text
 
 
+def ended(here: Duel, *run_ids: str) -> None:
+    """Write runs that ended long ago, all of them at once."""
+    rows = Rows(here)
+    for run_id in run_ids:
+        rows.queue(run_id)
+    write(here, update(here.runtime.tables.runs).values(status=RunStatus.FAILED, due_at=None, finished_at=1))
+
+
+def refuse(here: Duel, monkeypatch: pytest.MonkeyPatch, run_ids: list[str], error: Exception) -> None:
+    """Let the deletion of runs fail at their checkpoints."""
+    delete = here.runtime.store.delete
+
+    def refused(run_id: str, connection: Any) -> None:
+        delete(run_id, connection=connection)
+        if run_id in run_ids:
+            raise error
+
+    monkeypatch.setattr(here.runtime.store, "delete", refused)
+
+
+BAD, GOOD = [f"a-{number:03}" for number in range(BATCH)], ["b", "c", "d"]
+
+
+@pytest.fixture
+def one(tmp_path: Any) -> Iterator[Duel]:
+    with duel(f"sqlite:///{tmp_path / 'agent.db'}") as both:
+        both.runtime.settings = replace(both.runtime.settings, retention_days=30)
+        ended(both, *GOOD, *BAD)
+        yield both
+
+
+def test_a_whole_batch_that_cannot_be_deleted_does_not_keep_those_behind_it(
+    one: Duel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(one, monkeypatch, BAD, ValueError("no such codec"))
+    cleaned = clean_up(one.runtime, older_than=None, dry_run=False)
+    assert cleaned == Cleaned(3, tuple(NotDeleted(run_id, "ValueError: no such codec") for run_id in BAD))
+    assert one.counts()["agent_runs"] == len(BAD)
+    assert clean_up(one.runtime, older_than=None, dry_run=False).deleted == 0  # tried again, and comes to an end
+
+
+def test_a_sweeper_goes_on_behind_a_batch_that_it_cannot_delete_and_comes_back_to_it(
+    one: Duel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = list(BAD)
+    refuse(one, monkeypatch, bad, ValueError("no such codec"))
+    sweeper = Sweeper(one.runtime)
+    assert [sweeper.sweep().deleted for _ in range(3)] == [0, 3, 0]
+    bad.clear()  # somebody mended it
+    one.runtime.clock.advance(301)
+    assert [sweeper.sweep().deleted for _ in range(2)] == [BATCH, 0]
+
+
+def test_a_run_whose_locks_cannot_be_had_keeps_no_other(one: Duel, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(one, monkeypatch, ["a-007", "c"], OperationalError("DELETE", {}, Exception("lock timeout")))
+    cleaned = clean_up(one.runtime, older_than=None, dry_run=False)
+    assert (cleaned.deleted, [run.run_id for run in cleaned.left]) == (len(BAD + GOOD) - 2, ["a-007", "c"])
+    assert "lock timeout" in cleaned.left[0].why
+
+
+def test_a_cleanup_ends_where_the_database_does_not_answer_any_more(one: Duel) -> None:
+    reads: list[Point] = []
+
+    def observe(point: Point) -> None:
+        reads.append(point)
+        raise OperationalError("COMMIT", {}, ConnectionError("gone"))
+
+    one.runtime.boundary.observer = observe
+    one.runtime.engine.dispose()
+    find = one.runtime.retention.find
+
+    def gone(connection: Any, **asked: Any) -> Any:
+        if reads:
+            raise OperationalError("SELECT", {}, ConnectionError("gone"))
+        return find(connection, **asked)
+
+    one.runtime.retention.find = gone  # type: ignore[method-assign]
+    with pytest.raises(LedgerUnavailable):
+        clean_up(one.runtime, older_than=None, dry_run=False)
+    assert len(reads) == 1  # not once for each run of the batch
+
+
+def test_a_run_whose_row_is_held_is_left_and_named(postgres_database: Callable[[], str]) -> None:
+    with duel(postgres_database()) as here:
+        here.runtime.settings = replace(here.runtime.settings, retention_days=30)
+        ended(here, "a", "b", "c")
+        with here.rival.engine.connect() as holder, holder.begin():
+            here.rival.runs.find(holder, "b", lock=True)
+            cleaned = clean_up(here.runtime, older_than=None, dry_run=False)
+        assert cleaned == Cleaned(2, (NotDeleted("b", "somebody holds its row"),))
+        assert clean_up(here.runtime, older_than=None, dry_run=False) == Cleaned(1)
+
+
+def test_pages_of_a_cleanup_meet_each_run_once(here: Duel) -> None:
+    ended(here, "b", "a", "d", "c", "e")
+    for run_id, finished_at in (("a", 3), ("d", 2)):
+        Rows(here).write(run_id, finished_at=finished_at)
+    met, last = [], None
+    while True:
+        with here.runtime.engine.connect() as connection:
+            page = here.runtime.retention.find(connection, DAY, 2, last)
+        if not page:
+            break
+        met, last = met + [place.run_id for place in page], page[-1]
+    assert met == ["b", "c", "e", "d", "a"]
+
+
 def test_old_runs_are_found_by_an_index(postgres_database: Callable[[], str]) -> None:
     with duel(postgres_database()) as here:
         retention, engine = here.runtime.retention, here.runtime.engine
-        c = here.runtime.tables.runs.c
-        query = select(c.run_id).where(*retention._may_be_deleted(DAY)).order_by(c.finished_at).limit(BATCH)
+        asked: list[Any] = []
+        with engine.connect() as connection:
+            connection.execute = lambda query: asked.append(query) or []  # type: ignore[method-assign,func-returns-value]
+            retention.find(connection, DAY, BATCH, Place(1, "run-1"))
         with engine.connect() as connection, connection.begin():
             connection.execute(text("SET LOCAL enable_seqscan = off"))
-            sql = query.compile(engine, compile_kwargs={"literal_binds": True})
+            sql = asked[0].compile(engine, compile_kwargs={"literal_binds": True})
             plan = "\n".join(str(row[0]) for row in connection.execute(text(f"EXPLAIN {sql}")))
         assert "agent_runs_finished" in plan, plan
         assert "agent_operations_run" in plan, plan
@@ -343,8 +455,29 @@ def test_the_command_says_how_many_and_deletes_only_when_told_to(here: Duel) -> 
     assert "1 runs would be deleted for good; say --yes" in unsaid.stderr
     assert here.counts()["agent_runs"] == 2
     told = run(here, "cleanup", "--older-than", "30", "--yes", "--json")
-    assert (told.exit_code, json.loads(told.stdout)) == (0, {"version": 1, "deleted": 1})
+    assert (told.exit_code, json.loads(told.stdout)) == (0, {"version": 1, "deleted": 1, "left": []})
     assert run(here, "cleanup", "--older-than", "30").stdout == "0 runs were deleted\n"
     assert RunHandle(here.runtime, "new").status is RunStatus.SUCCEEDED
     with here.runtime.engine.connect() as connection:
         assert check_invariants(connection) == []
+
+
+def test_the_command_names_what_it_could_not_delete(one: Duel, monkeypatch: pytest.MonkeyPatch) -> None:
+    delete = SqlStore.delete
+
+    def refused(self: SqlStore, run_id: str, connection: Any = None) -> Any:
+        if run_id in BAD:
+            raise ValueError("no such codec")
+        return delete(self, run_id, connection=connection)
+
+    monkeypatch.setattr(SqlStore, "delete", refused)
+    told = run(one, "cleanup", "--older-than", "30", "--yes")
+    assert (told.exit_code, told.stdout) == (1, "3 runs were deleted\n")
+    assert told.stderr.splitlines()[:2] == [
+        "100 runs could not be deleted; the next cleanup tries them again:",
+        "  a-000: ValueError: no such codec",
+    ]
+    assert told.stderr.splitlines()[-1] == "  … and 80 more; --json names all of them"
+    asked = run(one, "cleanup", "--older-than", "30", "--yes", "--json")
+    assert asked.exit_code == 1
+    assert [left["run_id"] for left in json.loads(asked.stdout)["left"]] == BAD
