@@ -2,13 +2,15 @@
 
 from agent_tasks.agent import Agent
 from agent_tasks.answers import AskAgain, CannotTell, Happened, NotHappened, PartlyHappened
-from agent_tasks.attempt import current_run
+from agent_tasks.carrying import carry_run
 from agent_tasks.cleaning import cleanup
+from agent_tasks.current import current_run
 from agent_tasks.errors import (
     AgentTasksError,
     AnswerNotAllowed,
     AnswerTooLate,
     CannotResume,
+    CarriedElsewhere,
     DedupeConflict,
     InboxItemNotFound,
     LeaseLost,
@@ -27,7 +29,6 @@ from agent_tasks.inbox_client import InboxClient, open_inbox
 from agent_tasks.operations import Operation
 from agent_tasks.outcomes import done, fail
 from agent_tasks.plain_task import AgentTask
-from agent_tasks.threads import carry_run
 from agent_tasks.tools import Tool, tool
 
 __version__ = "0.1.0"
@@ -62,6 +63,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "AnswerNotAllowed",
     "AnswerTooLate",
     "CannotResume",
+    "CarriedElsewhere",
     "DedupeConflict",
     "InboxItemNotFound",
     "LeaseLost",

@@ -6,15 +6,14 @@ import reprlib
 import threading
 from collections import Counter
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from agent_tasks.current import Body, bodies, outside_run
 from agent_tasks.errors import (
     ArgumentsNotStorable,
     InsideTransaction,
     LeaseLost,
-    OutsideRun,
     StepSuspended,
     UnguardedTool,
     UnorderedCalls,
@@ -44,23 +43,6 @@ if TYPE_CHECKING:
 
 #: How long after its deadline a body may take to notice it, where ``settle=`` leaves as much.
 KILL_GRACE_SECONDS = 1.0
-
-_current: ContextVar[Attempt | None] = ContextVar("agent_tasks_current_run", default=None)
-
-
-@dataclass
-class _Body:
-    """The body of a recorded call, while it runs: calls made in it are nested."""
-
-    request: Request
-    home: Home = field(default_factory=Home)
-    ended: bool = False
-    spoiled: bool = False  # a call made in it ended the attempt, so that whatever it returns is built on a doubt
-
-
-#: Bodies that are running, outermost first. Of a thread of control, since a keyed call in another thread is not what
-#: the step's own calls are made in.
-_bodies: ContextVar[tuple[_Body, ...]] = ContextVar("agent_tasks_bodies", default=())
 
 
 class Attempt:
@@ -128,7 +110,7 @@ class Attempt:
         Raises:
             StepSuspended: so it is.
         """
-        if self.cancelled and not _bodies.get():
+        if self.cancelled and not bodies.get():
             self.suspend(Cancelled())
 
     def suspend(self, suspension: Suspension) -> NoReturn:
@@ -169,7 +151,7 @@ class Attempt:
                     self._calls_under_way -= 1
                     self._calls.notify_all()
         except StepSuspended:
-            for body in _bodies.get():
+            for body in bodies.get():
                 body.spoiled = True
             raise
 
@@ -211,13 +193,13 @@ class Attempt:
 
     def _check(self, tool: Tool[..., Any]) -> None:
         self.raise_if_doomed()
-        body = next(iter(_bodies.get()[-1:]), None)
+        body = next(iter(bodies.get()[-1:]), None)
         belongs_to_a_call_under_way = body is not None and not body.ended
         if self._closed or (self.over and not belongs_to_a_call_under_way):
             raise LeaseLost(f"run {self.run_id!r}: {tool.subject} was called after step {self.step!r} had ended.")
         if tool.key is None and tool.guard.record:
             self._check_order(tool, body)
-        transactional = next((b for b in _bodies.get() if b.request.tool.guard.effect is Effect.TRANSACTIONAL), None)
+        transactional = next((b for b in bodies.get() if b.request.tool.guard.effect is Effect.TRANSACTIONAL), None)
         if transactional is not None and tool.guard.record:
             raise InsideTransaction(
                 f"run {self.run_id!r}: {tool.subject} was called in the body of transactional "
@@ -226,7 +208,7 @@ class Attempt:
             )
         self._check_listed(tool)
 
-    def _check_order(self, tool: Tool[..., Any], body: _Body | None) -> None:
+    def _check_order(self, tool: Tool[..., Any], body: Body | None) -> None:
         unordered = (self._home if body is None else body.home).why_unordered()
         if unordered is None:
             return
@@ -264,7 +246,7 @@ class Attempt:
             raise ArgumentsNotStorable(
                 f"run {self.run_id!r}: the arguments of {tool.subject} cannot be stored, so nothing was sent: {error}"
             ) from error
-        outer = next((body.request.operation_id for body in reversed(_bodies.get())), None)
+        outer = next((body.request.operation_id for body in reversed(bodies.get())), None)
         ordinal, key = -1, None
         if tool.key is not None:
             key = self._key_of(tool, arguments)
@@ -292,7 +274,7 @@ class Attempt:
         return str(key)
 
     def _check_not_in_itself(self, tool: Tool[..., Any], key: str, identifier: str) -> None:
-        if any(body.request.operation_id == identifier for body in _bodies.get()):
+        if any(body.request.operation_id == identifier for body in bodies.get()):
             raise UnorderedCalls(
                 f"run {self.run_id!r}: {tool.subject} was called with key {key!r} in the body of the call that has "
                 "this key, which would wait for itself. Nothing was sent; give the inner call another key."
@@ -340,12 +322,12 @@ class Attempt:
         for outer, tool in list(self._ordinals):
             if outer == request.operation_id:
                 del self._ordinals[outer, tool]
-        body = _Body(request)
-        token = _bodies.set((*_bodies.get(), body))
+        body = Body(request)
+        token = bodies.set((*bodies.get(), body))
         try:
             yield
         finally:
-            _bodies.reset(token)
+            bodies.reset(token)
             body.ended = True
             body.home.end()
             if body.spoiled:
@@ -381,52 +363,3 @@ class Attempt:
             return False
         outer = self.known.get(parent)
         return parent in self.asked or (outer is not None and self._was_asked(outer))
-
-
-def attempt_of_this_context() -> Attempt | None:
-    """Return the attempt that this thread of control works for, or None outside a run."""
-    return _current.get()
-
-
-@contextmanager
-def working_for(attempt: Attempt) -> Iterator[None]:
-    """Bind this context to an attempt; a body may run another run inline, whose calls are not its own."""
-    current, bodies = _current.set(attempt), _bodies.set(())
-    try:
-        yield
-    finally:
-        _bodies.reset(bodies)
-        _current.reset(current)
-
-
-@contextmanager
-def outside_run() -> Iterator[None]:
-    """Let code that is no part of a step, such as the encoding of a value, call no tool as if it were."""
-    current = _current.set(None)
-    try:
-        yield
-    finally:
-        _current.reset(current)
-
-
-class CurrentRun:
-    """What a step may ask about its run: ``current_run.run_id``, ``.seq``, ``.step``, ``.retries``, ``.messages``.
-
-    Example:
-        >>> current_run.run_id
-        Traceback (most recent call last):
-        agent_tasks.errors.OutsideRun: current_run.run_id was read outside a step of a run.
-    """
-
-    _readable = frozenset({"run_id", "seq", "step", "line", "number", "retries", "messages"})
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in self._readable:
-            raise AttributeError(f"current_run has no {name!r}; it has {', '.join(sorted(self._readable))}.")
-        attempt = _current.get()
-        if attempt is None:
-            raise OutsideRun(f"current_run.{name} was read outside a step of a run.")
-        return getattr(attempt, name)
-
-
-current_run = CurrentRun()

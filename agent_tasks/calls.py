@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from agent_tasks.attempt import outside_run
+from agent_tasks.current import outside_run
 from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step, text_of, traceback_of
 from agent_tasks.probing import ask_the_world
 from agent_tasks.putting_off import put_off

@@ -8,10 +8,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent_tasks.attempt import Attempt, working_for
+from agent_tasks.attempt import Attempt
 from agent_tasks.calls import settle_doubts, settle_unasked
+from agent_tasks.current import working_for
 from agent_tasks.ending import Crashed, Ending
-from agent_tasks.errors import BadOutcome, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
+from agent_tasks.errors import BadOutcome, CarriedElsewhere, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
 from agent_tasks.fallback import examine
 from agent_tasks.lines import next_place, standing_line
 from agent_tasks.operations import CRASHES, describe_failure, text_of, traceback_of
@@ -20,7 +21,7 @@ from agent_tasks.retries import Retry, as_told
 from agent_tasks.runs import is_cancelled
 from agent_tasks.states import RunStatus
 from agent_tasks.steps import Step, StepState, what_is_wrong
-from agent_tasks.suspensions import Ask, Cancelled, Lost, RetryLater, steps_are_spent
+from agent_tasks.suspensions import Ask, Cancelled, RetryLater, steps_are_spent
 from checkpoint import CheckpointState
 from checkpoint.errors import CheckpointError, CheckpointNotFound
 
@@ -200,8 +201,7 @@ class Coordinator:
             outcome = self._outcome_of(attempt, step, returned)
             settle_unasked(attempt, at_end=True, goes_on=isinstance(outcome, Next))
         except StepSuspended as suspended:
-            attempt.doomed = attempt.doomed or Lost(str(suspended))
-            return Fail(str(suspended))
+            return Fail(str(suspended)) if attempt.doomed is not None else self._failed(attempt, _of_another(suspended))
         except RetryLater as later:
             with suppress(StepSuspended):  # a doubt or an orphan comes first; then the step is run again all the same
                 settle_unasked(attempt, at_end=True, goes_on=True)
@@ -244,3 +244,13 @@ class Coordinator:
         with suppress(StepSuspended):  # a doubt or an orphan comes first; the step fails again after it is settled
             settle_unasked(attempt, at_end=True, goes_on=retry is not None)
         return retry or Fail(said)
+
+
+def _of_another(suspended: StepSuspended) -> CarriedElsewhere:
+    """Return what is wrong with a step that ended on the suspension of another attempt; its own lease is not lost."""
+    error = CarriedElsewhere(
+        f"the step ended on what another attempt was suspended by: {suspended} Wait for what carry_run has carried in the step "
+        "that carried it."
+    )
+    error.__cause__ = suspended
+    return error

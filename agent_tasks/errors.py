@@ -85,6 +85,10 @@ class UnorderedCalls(AgentTasksError):
     """A tool without a key was called from another thread or asyncio task than its step's own: its calls have no order."""
 
 
+class CarriedElsewhere(AgentTasksError):
+    """A function that carries a run was called after the step that made it, or in the step of another run."""
+
+
 class InsideTransaction(AgentTasksError):
     """The body of a transactional tool did what its transaction cannot hold or undo."""
 

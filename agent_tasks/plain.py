@@ -11,7 +11,7 @@ from celery.exceptions import MaxRetriesExceededError, SoftTimeLimitExceeded
 from celery.utils.functional import maybe_list
 
 from agent_tasks.agent import Agent
-from agent_tasks.attempt import attempt_of_this_context
+from agent_tasks.current import attempt_of_this_context
 from agent_tasks.enqueue import make_run
 from agent_tasks.errors import AgentTasksError, ArgumentsNotStorable, RunFailed, ToolFailed, UnguardedTool, did_you_mean
 from agent_tasks.lines import NEXT_STEP

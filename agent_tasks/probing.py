@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.answers import Answer, AskAgain, CannotTell, Happened, NotHappened, PartlyHappened
-from agent_tasks.attempt import outside_run
 from agent_tasks.clock import microseconds
+from agent_tasks.current import outside_run
 from agent_tasks.operations import describe_failure, text_of
 from agent_tasks.retries import SHORTEST_PAUSE
 from agent_tasks.schema import MAX_EXTERNAL_ID_LENGTH

@@ -14,6 +14,7 @@ from celery.utils.time import get_exponential_backoff_interval
 from agent_tasks.errors import (
     ArgumentsNotStorable,
     BadOutcome,
+    CarriedElsewhere,
     ConfigurationError,
     InsideTransaction,
     OutsideRun,
@@ -56,6 +57,7 @@ LONGEST_PAUSE = timedelta(days=31)
 _STEP_IS_WRONG = (
     ArgumentsNotStorable,
     BadOutcome,
+    CarriedElsewhere,
     ConfigurationError,
     InsideTransaction,
     OutsideRun,

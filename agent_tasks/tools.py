@@ -98,8 +98,8 @@ class Tool(Generic[P, R]):
             ArgumentsNotStorable: an argument cannot be stored; nothing was sent.
             ToolFailed: the body failed (or the class that ``refused=`` or Python names).
         """
-        from agent_tasks.attempt import attempt_of_this_context
         from agent_tasks.calls import call
+        from agent_tasks.current import attempt_of_this_context
 
         attempt = attempt_of_this_context()
         if attempt is not None:

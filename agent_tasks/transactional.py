@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
-from agent_tasks.attempt import outside_run
 from agent_tasks.boundary import lost_a_race
+from agent_tasks.current import outside_run
 from agent_tasks.database import IDLE_IN_TRANSACTION_MS
 from agent_tasks.errors import InsideTransaction, ToolOverran
 from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step

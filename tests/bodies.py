@@ -16,7 +16,7 @@ from typing import Any
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from agent_tasks import Agent, Happened, NotHappened, Operation, StepSuspended, Tool, current_run, done, tool
-from agent_tasks.attempt import attempt_of_this_context
+from agent_tasks.current import attempt_of_this_context
 from agent_tasks.inbox import InboxItem
 from agent_tasks.states import Question, Reply
 from agent_tasks.testing import VendorWorld

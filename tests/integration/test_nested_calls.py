@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from agent_tasks import Agent, Happened, NotHappened, Operation, Tool, current_run, done, tool
-from agent_tasks.attempt import attempt_of_this_context
+from agent_tasks.current import attempt_of_this_context
 from agent_tasks.identity import nested_operation_id
 from agent_tasks.states import OperationStatus, RunStatus
 from agent_tasks.testing import explore_crashes

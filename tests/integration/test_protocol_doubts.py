@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agent_tasks import Happened, NotHappened, Operation, StepSuspended, Tool, current_run, done, tool
-from agent_tasks.attempt import attempt_of_this_context
+from agent_tasks.current import attempt_of_this_context
 from agent_tasks.states import OperationStatus, RunStatus
 from tests.duel import Duel, duel
 from tests.waiting import wait_until

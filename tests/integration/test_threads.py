@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import sys
 import threading
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 
 from agent_tasks import (
-    LeaseLost,
+    Agent,
+    CarriedElsewhere,
     OutsideRun,
     RunFailed,
     StepSuspended,
@@ -24,7 +26,7 @@ from agent_tasks import (
     done,
     tool,
 )
-from agent_tasks.attempt import attempt_of_this_context
+from agent_tasks.current import attempt_of_this_context
 from agent_tasks.ledger import Ledger
 from agent_tasks.states import OperationStatus, RunStatus
 from tests.duel import Duel, duel
@@ -152,6 +154,32 @@ def test_what_is_carried_keeps_its_name_and_refuses_what_would_run_elsewhere() -
             carry_run(lazy)
 
 
+class Later:
+    async def __call__(self) -> None: ...
+
+    async def method(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "lazy", [Later(), Later().method, functools.partial(Later().method)], ids=["object", "method", "partial"]
+)
+def test_whatever_can_be_seen_to_be_async_is_refused(lazy: Any) -> None:
+    with pytest.raises(TypeError, match="which is async or a generator"):
+        carry_run(lazy)
+
+
+@pytest.mark.parametrize("hidden", [lambda: Later()() or None, functools.partial(Later())], ids=["lambda", "partial"])
+def test_what_turns_out_to_be_async_is_refused_at_the_call(hidden: Any) -> None:
+    with pytest.raises(TypeError, match="which is async or a generator"):
+        carry_run(hidden)()
+
+
+@pytest.mark.parametrize("nothing", [None, 5, "mail"])
+def test_what_cannot_be_called_is_not_carried(nothing: Any) -> None:
+    with pytest.raises(TypeError, match=f"carry_run takes a plain function, got {nothing!r}, which cannot be called"):
+        carry_run(nothing)
+
+
 def test_a_carried_function_that_outlives_its_step_changes_nothing(one: Duel) -> None:
     mail = keyed_mail(one)
     left: list[Callable[[str], str]] = []
@@ -161,9 +189,86 @@ def test_a_carried_function_that_outlives_its_step_changes_nothing(one: Duel) ->
         return done()
 
     one.run(one.agent(mail, send=send)).get(timeout=0)
-    with ThreadPoolExecutor(1) as pool, pytest.raises(LeaseLost, match="had ended"):
+    said = "'mail' was carried in step 'send' of run 'run-1', attempt 1, and was called after that step had ended. Nothing was"
+    with ThreadPoolExecutor(1) as pool, pytest.raises(CarriedElsewhere, match=said):
         pool.submit(left[0], "kim").result()
     assert (one.requests, one.operations()) == ([], [])
+
+
+def here_and_now(carried: Callable[[str], str]) -> str:
+    return carried("kim")
+
+
+def in_another_thread(carried: Callable[[str], str]) -> str:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(carried, "kim").result()
+
+
+@pytest.mark.parametrize("call", [here_and_now, in_another_thread])
+def test_a_function_that_another_run_carried_is_refused_and_the_run_that_calls_it_is_told(one: Duel, call: Any) -> None:
+    mail = keyed_mail(one)
+    kept: list[Callable[[str], str]] = []
+
+    def send(_state: Any) -> Any:
+        if not kept:  # as a module's cache does
+            kept.append(carry_run(mail))
+        return done(call(kept[0]))
+
+    order = one.agent(mail, send=send)
+    assert one.run(order, "run-a").get(timeout=0) == "mailed kim"
+    run = one.run(order, "run-b")
+    with pytest.raises(RunFailed, match="'mail' was carried in step 'send' of run 'run-a', attempt 1, and was called"):
+        run.get(timeout=0)
+    assert (run.status, one.requests) == (RunStatus.FAILED, ["kim"])  # at once: its lease was not left to run out
+    one.sound()
+
+
+def test_a_function_that_an_earlier_attempt_carried_is_refused_and_not_tried_again(one: Duel) -> None:
+    mail = keyed_mail(one)
+    kept: list[Callable[[str], str]] = []
+
+    def send(_state: Any) -> Any:
+        if not kept:
+            kept.append(carry_run(mail))
+            raise ConnectionError
+        return done(kept[0]("kim"))
+
+    order = Agent("order", app=one.app, tools=[mail])
+    order.step(send, name="send", max_retries=5, default_retry_delay=1)
+    run = one.run(order)
+    one.later(order, 1)
+    with pytest.raises(
+        RunFailed, match="of run 'run-1', attempt 1, and was called in step 'send' of run 'run-1', attempt 2"
+    ):
+        run.get(timeout=0)
+    assert one.requests == []
+
+
+def test_a_step_that_waits_for_what_another_run_left_behind_fails_and_says_why(one: Duel) -> None:
+    """The carried function was called in time, and its tool after the end of the step."""
+    mail = keyed_mail(one)
+    goes_on, left = threading.Event(), []
+
+    def late() -> str:
+        assert goes_on.wait(30)
+        return mail("kim")
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def send(_state: Any) -> Any:
+            if not left:
+                left.append(pool.submit(carry_run(late)))
+                return done("left it behind")
+            goes_on.set()
+            return done(left[0].result())
+
+        order = one.agent(mail, send=send)
+        assert one.run(order, "run-a").get(timeout=0) == "left it behind"
+        run = one.run(order, "run-b")
+    with pytest.raises(RunFailed, match="another attempt was suspended by: run 'run-a': tool 'mail' was called after"):
+        run.get(timeout=0)
+    assert (one.requests, run.status) == ([], RunStatus.FAILED)
+    one.sound()
 
 
 # -- the end of a step -------------------------------------------------------------------------------------------------------
