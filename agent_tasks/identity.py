@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
+#: What the id of every inbox item begins with.
+ITEM_PREFIX = "q_"
+
 
 def _digest(*parts: str | int) -> str:
     """Hash the parts, each with its length before it, so that no two lists of parts run together."""
@@ -44,4 +47,4 @@ def renewed_operation_id(operation_id: str, digest: str) -> str:
 
 def item_id(question: str, subject: str, attempts: int, digest: str) -> str:
     """Return the id of an inbox item: the same question about the same try is one item."""
-    return "q_" + _digest(question, subject, attempts, digest)
+    return ITEM_PREFIX + _digest(question, subject, attempts, digest)

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 MAX_COMPLETIONS = 4
 
 
+#: A beginning stands for an id from so many characters on, as with Git's short hashes, and without what every id begins with:
+#: a slip of the finger must not answer a question, and what is unique today is not tomorrow. A whole id may be shorter.
+MIN_BEGINNING = 4
+
+
 class Listing:
     """Reading statements across runs; the connection's transaction is the caller's."""
 

@@ -30,6 +30,10 @@ class AmbiguousId(AgentTasksError):
     """More than one id begins so."""
 
 
+class BeginningTooShort(AgentTasksError):
+    """Too few characters of an id to stand for it."""
+
+
 class NoSuchLedgerFile(AgentTasksError):
     """There is no such ledger file."""
 
@@ -37,6 +41,7 @@ class NoSuchLedgerFile(AgentTasksError):
 #: The first that fits: kind of error, exit code, and the command that helps.
 _KINDS: tuple[tuple[type[Exception], int, str], ...] = (
     (AmbiguousId, exit_codes.USAGE, "the same command with more characters of the id"),
+    (BeginningTooShort, exit_codes.USAGE, "the same command with more characters of the id"),
     (RunNotFound, exit_codes.NOT_FOUND, "{program} runs list"),
     (InboxItemNotFound, exit_codes.NOT_FOUND, "{program} inbox list"),
     (AnswerNotAllowed, exit_codes.STATE, "{program} inbox list"),

@@ -14,6 +14,7 @@ from agent_tasks.cli.output import is_terminal, one_line, print_json, print_line
 from agent_tasks.cli.questions import print_questions, questions
 from agent_tasks.handle import RunHandle
 from agent_tasks.inbox_client import InboxClient
+from agent_tasks.listing import MIN_BEGINNING
 from agent_tasks.states import Reply
 
 if TYPE_CHECKING:
@@ -27,7 +28,12 @@ def inbox() -> None:
 
 
 @ledger_command(inbox, "list", failed="the inbox was not read")
-@click.option("--run", "run", metavar="RUN", help="Only the questions about this run (id or its beginning).")
+@click.option(
+    "--run",
+    "run",
+    metavar="RUN",
+    help=f"Only the questions about this run (its id, or {MIN_BEGINNING} characters or more of its beginning).",
+)
 @json_option
 def list_items(target: Target, run: str | None, *, as_json: bool) -> None:
     """List the open questions, oldest first, with what is known and the commands that answer.
@@ -70,10 +76,10 @@ def resolve(
 ) -> None:
     """Answer a question; the run goes on if no other one is open.
 
-    ITEM is an id of `inbox list` or its beginning, REPLY one of the replies that stand beside it. After `happened`
-    the step goes on with the result that you give.
+    ITEM is an id of `inbox list` or its beginning, of 4 characters or more after `q_`; REPLY is one of the replies that
+    stand beside it. After `happened` the step goes on with the result that you give.
 
-    Example: agent-tasks -A shop inbox resolve q_17 happened --result '"sent"' --why "the mail server's log has it"
+    Example: agent-tasks -A shop inbox resolve q_17c2 happened --result '"sent"' --why "the mail server's log has it"
     """
     if result is not None and no_result:
         raise click.UsageError("--result and --no-result contradict each other; give one of them.")

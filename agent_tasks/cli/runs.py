@@ -135,7 +135,7 @@ def list_runs(target: Target, status: str | None, of_agent: str | None, limit: i
 def show_run(target: Target, run: str, *, as_json: bool) -> None:
     """Show a run: where it stands, its operations and what each is promised, its questions, who decided what.
 
-    RUN is a run id or its beginning. Long values are cut; --json has all of them.
+    RUN is a run id or its beginning, of 4 characters or more. Long values are cut; --json has all of them.
 
     Example: agent-tasks -A shop runs show 3f2a
     """

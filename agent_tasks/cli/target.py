@@ -7,13 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_tasks.cli.errors import AmbiguousId, NoSuchLedgerFile
+from agent_tasks.cli.errors import AmbiguousId, BeginningTooShort, NoSuchLedgerFile
 from agent_tasks.config import Settings
 from agent_tasks.database import parse_url
 from agent_tasks.doorbell import InlineBell
 from agent_tasks.errors import ConfigurationError, InboxItemNotFound, RunNotFound
+from agent_tasks.identity import ITEM_PREFIX
 from agent_tasks.integration import AppState
-from agent_tasks.listing import MAX_COMPLETIONS, Listing
+from agent_tasks.listing import MAX_COMPLETIONS, MIN_BEGINNING, Listing
 from agent_tasks.runtime import Runtime
 from agent_tasks.schema import tables
 
@@ -93,6 +94,7 @@ class Target:
 
         Raises:
             RunNotFound, AmbiguousId: not exactly one begins so.
+            BeginningTooShort: it is no whole id, and has too few characters to stand for one.
         """
         found: list[str] = self.read(lambda connection: self.listing.run_ids(connection, beginning))
         if not found:
@@ -104,14 +106,21 @@ class Target:
 
         Raises:
             InboxItemNotFound, AmbiguousId: not exactly one begins so.
+            BeginningTooShort: it is no whole id, and has too few characters to stand for one.
         """
         found: list[str] = self.read(lambda connection: self.listing.item_ids(connection, beginning))
         if not found:
             raise InboxItemNotFound(f"no inbox item's id begins with {beginning!r} in this ledger.")
-        return _only("inbox item", beginning, found)
+        return _only("inbox item", beginning, found, ITEM_PREFIX)
 
 
-def _only(noun: str, beginning: str, found: list[str]) -> str:
+def _only(noun: str, beginning: str, found: list[str], prefix: str = "") -> str:
+    if len(beginning.removeprefix(prefix)) < MIN_BEGINNING and found != [beginning]:
+        after = f" after {prefix!r}" if prefix else ""
+        raise BeginningTooShort(
+            f"{beginning!r} is too short to stand for the id of the {noun} that is meant: give at least {MIN_BEGINNING} of "
+            f"its characters{after}, or all of it."
+        )
     if len(found) > 1:
         more = " …" if len(found) == MAX_COMPLETIONS else ""
         raise AmbiguousId(f"{beginning!r} is the beginning of more than one {noun} id: {', '.join(found)}{more}")

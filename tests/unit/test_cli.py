@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
+from sqlalchemy import update
 
 from agent_tasks import InboxItem, done, fail
 from agent_tasks.cli import agent, db, exit_codes, inbox, runs
@@ -185,7 +186,7 @@ def test_the_list_of_one_run_takes_the_beginning_of_its_id(small: OneProcess) ->
         "first-run",
         "second-run",
     ]
-    assert [line.split("\t")[1] for line in run(small, "inbox", "list", "--run", "sec").stdout.splitlines()] == [
+    assert [line.split("\t")[1] for line in run(small, "inbox", "list", "--run", "seco").stdout.splitlines()] == [
         "second-run"
     ]
 
@@ -270,13 +271,43 @@ def test_the_beginning_of_an_item_id_is_enough(small: OneProcess) -> None:
     assert shown.exit_code == 0
 
 
+@pytest.mark.parametrize("characters", range(6))
+def test_too_little_of_an_item_id_answers_nothing_although_only_one_begins_so(
+    small: OneProcess, characters: int
+) -> None:
+    stopped = questions.unknown(small)
+    beginning = stopped.item.item_id[:characters]
+    shown = run(small, "inbox", "resolve", beginning, "did-not-happen", "--why", "no trace")
+    assert (shown.exit_code, shown.stdout) == (exit_codes.USAGE if beginning else exit_codes.NOT_FOUND, "")
+    if beginning:
+        assert "give at least 4 of its characters after 'q_', or all of it" in shown.stderr
+    assert [item.replied_by for item in stopped.run.inbox()] == [None]
+
+
+@pytest.mark.parametrize("command", [("runs", "show"), ("inbox", "list", "--run")], ids=" ".join)
+def test_too_little_of_a_run_id_names_no_run_and_a_short_id_names_its_own(
+    small: OneProcess, command: tuple[str, ...]
+) -> None:
+    stopped = questions.unknown(small)
+    stopped.agent.enqueue({"to": "x"}, run_id="a")
+    shown = run(small, *command, "run")
+    assert (shown.exit_code, shown.stdout) == (exit_codes.USAGE, "")
+    assert "'run' is too short to stand for the id of the run that is meant: give at least 4 of its" in shown.stderr
+    assert run(small, *command, "run-").exit_code == run(small, *command, "a").exit_code == exit_codes.OK
+
+
 # -- refusals -----------------------------------------------------------------------------------------------------------
 
 
 def ambiguous(here: OneProcess) -> tuple[str, ...]:
     here.requests.clear()
     questions.unknown(here, "run-2", "invoice")
-    return ("inbox", "resolve", "q_", "happened", "--why", "x")
+    first, second = (item.item_id for item in here.runtime.boundary.read(here.runtime.engine, here.runtime.inbox.items))
+    table = here.runtime.tables.inbox
+    with here.runtime.engine.connect() as connection, connection.begin():
+        for item_id, rest in ((first, "1"), (second, "2")):
+            connection.execute(update(table).where(table.c.item_id == item_id).values(item_id=f"q_abcd{rest}"))
+    return ("inbox", "resolve", "q_abcd", "happened", "--why", "x")
 
 
 def answered_before(here: OneProcess) -> tuple[str, ...]:
@@ -310,7 +341,7 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "a beginning of two ids": (
         ambiguous,
         exit_codes.USAGE,
-        "'q_' is the beginning of more than one inbox item id: q_",
+        "'q_abcd' is the beginning of more than one inbox item id: q_abcd1, q_abcd2",
     ),
     "a reply that does not fit": (
         lambda here: ("inbox", "resolve", item_of(here).item_id, "hapened", "--why", "x"),
@@ -431,7 +462,7 @@ def test_a_run_shows_who_decided_what(here: OneProcess) -> None:
     stopped = questions.unknown(here)
     (operation,) = stopped.run.operations()
     stopped.answer("happened", "by hand")
-    shown = run(here, "runs", "show", "run")
+    shown = run(here, "runs", "show", "run-")
     assert re.search("kim +unknown: happened +looked it up", shown.stdout)
     assert shown.stdout.splitlines()[-1].split("  ")[-1].strip() == operation.operation_id
     assert "output:       by hand" in shown.stdout
@@ -553,9 +584,9 @@ def test_a_run_id_that_begins_another_one_is_not_ambiguous(small: OneProcess) ->
     stopped = questions.unknown(small)
     stopped.agent.enqueue({"to": "x"}, run_id="run-10")
     assert run(small, "runs", "show", "run-1").exit_code == 0
-    shown = run(small, "runs", "show", "run")
+    shown = run(small, "runs", "show", "run-")
     assert shown.exit_code == exit_codes.USAGE
-    assert "'run' is the beginning of more than one run id: run-1, run-10" in shown.stderr
+    assert "'run-' is the beginning of more than one run id: run-1, run-10" in shown.stderr
 
 
 def test_a_beginning_minds_the_case_and_knows_no_wildcards(here: OneProcess) -> None:
