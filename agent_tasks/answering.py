@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Reject
 
-from agent_tasks.cancelling import expire, revoke
+from agent_tasks.cancelling import cancel
 from agent_tasks.coordinator import Coordinator
 from agent_tasks.doorbell import RING_HEADER
 from agent_tasks.errors import AgentTasksError, LedgerUnavailable, RunFailed, RunNotFound, RunUnfinished
@@ -151,9 +151,6 @@ def _work(task: Task, job: PlainJob, runtime: Runtime, run_id: str) -> Answer:
         extra = {"action": "message_dropped"}
         logger.warning("a doorbell of %s was dropped: there is no such run %r", job.name, run_id, extra=extra)
         return NOTHING_NEW
-    if row["status"] == RunStatus.QUEUED and row["expires_at"] is not None and row["expires_at"] <= row["now"]:
-        runtime.boundary.commit("expire", runtime.engine, lambda connection: expire(runtime, connection, run_id))
-        row = _find(runtime, run_id) or row
     if row["status"] not in FINISHED:
         return Answer(ended=False, retried=row["status"] == RunStatus.WAITING)
     _show(task, runtime, row)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_tasks.attempt import Attempt
 from agent_tasks.calls import settle_doubts, settle_unasked
+from agent_tasks.cancelling import expire
 from agent_tasks.current import working_for
 from agent_tasks.ending import Crashed, Ending
 from agent_tasks.errors import BadOutcome, CarriedElsewhere, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
@@ -68,7 +69,7 @@ class Coordinator:
         try:
             attempt = self._claim(agent, step, run_id, seq, token, slot)
             if attempt is None:
-                self._ring_if_stale(run_id)
+                self._settle_stale(run_id)
                 return False
             outcome = self._examine(attempt) or self._run_body(attempt)
             self.ending.settle(attempt, outcome)
@@ -159,11 +160,19 @@ class Coordinator:
         nothing = CheckpointState(run_id=row["run_id"], seq=row["seq"], line=row["line"])
         return Attempt(self.runtime, agent, row, nothing, known, slot)
 
-    def _ring_if_stale(self, run_id: str) -> None:
-        """A doorbell that is not the run's next rings only after moving a passed due_at, so that copies do not multiply."""
+    def _settle_stale(self, run_id: str) -> None:
+        """A doorbell that claims nothing ends a run that nobody began in time, or is not the run's next.
+
+        Then it rings only after moving a passed due_at, so that copies do not multiply.
+        """
         runtime = self.runtime
         row = runtime.boundary.read(runtime.engine, lambda connection: runtime.runs.find(connection, run_id))
-        if row is None or row["status"] != RunStatus.QUEUED or row["due_at"] > row["now"]:
+        if row is None or row["status"] != RunStatus.QUEUED:
+            return
+        if row["expires_at"] is not None and row["expires_at"] <= row["now"] and not row["fence"]:
+            runtime.boundary.commit("expire", runtime.engine, partial(expire, runtime, run_id=run_id))
+            return
+        if row["due_at"] > row["now"]:
             return
         moved = runtime.boundary.commit(
             "ring",

@@ -116,7 +116,8 @@ class Play:
                 self._unacked = list(bell.rings)
                 ring = bell.rings.popleft()
                 self._heard[ring] = None
-                answer(runtime, self.agent, ring)
+                with suppress(LedgerUnavailable):  # as the worker's task does: the sweeper rings again
+                    answer(runtime, self.agent, ring)
                 self._unacked = []
                 self._check()
             with suppress(LedgerUnavailable):  # as the worker's thread does: the next turn comes all the same

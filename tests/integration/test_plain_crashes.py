@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from typing import Any
@@ -13,11 +13,22 @@ from celery import Celery, Task
 from sqlalchemy import text
 
 from agent_tasks import AgentTask, Happened, NotHappened, RunHandle, tool
+from agent_tasks.errors import LedgerUnavailable
+from agent_tasks.inline import answer_all
 from agent_tasks.integration import AppState
+from agent_tasks.states import RunStatus
 from agent_tasks.testing import VendorWorld, explore_crashes
 from tests.agents import World
+from tests.duel import RUN, Duel, Outage, duel, observed
 
 _names = itertools.count(1)
+
+
+@pytest.fixture
+def here(database_url: str) -> Iterator[Duel]:
+    with duel(database_url) as both:
+        yield both
+
 
 GUARDS: dict[str, dict[str, Any]] = {
     "read": {},
@@ -140,3 +151,62 @@ def test_a_crash_at_any_boundary_of_a_task_with_tools_repeats_no_effect() -> Non
     print(found.report())
     assert not found.failures, found.report()
     assert any("retry" in str(point) for point in found.points)
+
+
+def never_begun(task: Task) -> Any:
+    """The task's definition, whose doorbells are heard only after its call has expired."""
+    job = explored(task)
+
+    def enqueue(state: dict[str, Any], *, run_id: str) -> RunHandle:
+        runtime = AppState.of(task.app).runtime
+        called = task.apply_async(state["args"], task_id=run_id, expires=60)
+        runtime.clock.advance(61)
+        return RunHandle(runtime, called.id)
+
+    job.enqueue = enqueue
+    return job
+
+
+#: What may befall the commit that ends a run which nobody began in time.
+AT_EXPIRY = {("crash", "before"), ("crash", "after"), ("lost answer", "after")}
+
+
+def test_a_crash_at_any_boundary_of_the_expiry_of_a_call_cancels_it_and_begins_nothing(database_url: str) -> None:
+    with closing(World(database_url)) as world:
+        task = task_of("keyed", world, before=lambda _: pytest.fail("it had expired"))
+        found = explore_crashes(never_begun(task), {"args": ["a"]}, world, database_url=database_url)
+        assert not world.effects()
+    print(found.report())
+    assert not found.failures, found.report()
+    met = {
+        (s.faults[0].kind, s.point.moment)
+        for s in found.schedules
+        if (s.point.kind, s.point.name) == ("commit", "expire")
+    }
+    assert met == AT_EXPIRY
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_expiry_whose_commit_got_no_answer_is_written_down_once(here: Duel, moment: str) -> None:
+    here.app.conf.result_backend = "cache+memory://"
+
+    @here.app.task(base=AgentTask, effect="manual", timeout=timedelta(seconds=5), shared=False, name="pay")
+    def pay() -> None:
+        here.requests.append("pay")
+
+    pay.apply_async(task_id=RUN, expires=60)
+    here.runtime.clock.advance(61)
+    outage = Outage("expire", moment)
+    observed(here.runtime, outage)
+    with pytest.raises(LedgerUnavailable):
+        answer_all(here.runtime, pay.job)
+    assert outage.hits == 1
+    run = RunHandle(here.runtime, RUN)
+    assert run.status is (RunStatus.CANCELLED if moment == "after" else RunStatus.QUEUED)
+
+    for _ in range(2):  # the doorbell again, as the sweeper rings it, and a copy
+        here.runtime.ring(RUN)
+        answer_all(here.runtime, pay.job)
+    assert (run.status, here.requests) == (RunStatus.CANCELLED, [])
+    assert [(entry.who, entry.what) for entry in run.audit()] == [("expires=", "cancel")]
+    here.sound()
