@@ -315,11 +315,10 @@ def _doubt(
     runtime, tool = attempt.runtime, request.tool
     attempt.raised = error
     text = f"{type(error).__name__}: {text_of(error)}"
-    pause = runtime.settings.backoff_seconds(operation.attempts) if later is None else later.seconds
-    named = None
-    if tool.guard.effect is Effect.KEYED:
-        named = retry_after(error) if later is None else later.seconds
-    pause, retried = max(pause, named or 0), later is not None
+    keyed, retried = tool.guard.effect is Effect.KEYED, later is not None
+    named = later.seconds if later is not None else retry_after(error) if keyed else None
+    backoff = runtime.settings.backoff_seconds(operation.attempts) if keyed and not retried else 0.0
+    pause = max(backoff, named or 0.0)
     logger.warning(
         "run %s: step %s: nobody can tell whether %s happened (operation %s): %s; %s",
         attempt.run_id,
@@ -332,14 +331,13 @@ def _doubt(
         extra={"action": "call_in_doubt", "run_id": attempt.run_id, "operation_id": operation.operation_id},
     )
     fact = {"said": text, "traceback": traceback_of(error)}
-    not_before = {} if named is None else {"ask_at": operation.in_(named)}
+    not_before = {"ask_at": operation.in_(named)} if keyed and named is not None else {}
     runtime.recorder.outcome(attempt, operation, OperationStatus.UNKNOWN, fact=fact, **not_before)
-    if tool.guard.effect is Effect.KEYED:
+    if keyed:
         reason = f"before {tool.name} is sent again with the same key ({text})"
         attempt.suspend(Wait(reason, seconds=pause, retried=retried))
     reason = f"until nobody can be in the middle of {tool.name} any more ({text})"
-    seconds = 0.0 if later is None else later.seconds
-    attempt.suspend(Wait(reason, until=operation.row["horizon_at"], seconds=seconds, retried=retried))
+    attempt.suspend(Wait(reason, until=operation.row["horizon_at"], seconds=pause, retried=retried))
 
 
 def _what_comes_next(tool: Tool[..., Any], pause: float) -> str:

@@ -12,7 +12,7 @@ from agent_tasks.states import FINISHED, RunStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Select
 
     from agent_tasks.runs import Runs
 
@@ -28,26 +28,9 @@ class Due:
         self.runs, self.table, self.clock = runs, runs.table, runs.clock
 
     def runs_of(self, connection: Connection, status: RunStatus, limit: int) -> Sequence[Any]:
-        """Return the runs of one status whose time has come: most urgent first, then longest due."""
+        """Return the ids of the runs of one status whose time has come, as rows."""
         c = self.table.c
-        return connection.execute(
-            select(
-                c.run_id,
-                c.agent,
-                c.seq,
-                c.next_step,
-                c.queue,
-                c.due_at,
-                c.created_at,
-                c.updated_at,
-                c.crashes,
-                c.priority,
-                self.clock.now().label("now"),
-            )
-            .where(c.due_at <= self.clock.now(), c.status == status, c.protocol <= PROTOCOL)
-            .order_by(c.priority.desc(), c.due_at)
-            .limit(limit)
-        ).all()
+        return self._first(connection, select(c.run_id).where(c.status == status), limit)
 
     def queues(self, connection: Connection) -> Sequence[str]:
         """Return the queues in which a queued run, or the end of one, has not been heard of for too long."""
@@ -58,26 +41,28 @@ class Due:
     def in_queue(self, connection: Connection, queue: str, limit: int) -> Sequence[Any]:
         """Return the runs of one queue to ring for, in order: queued ones, and ended ones that Celery has not heard of."""
         c = self.table.c
-        return connection.execute(
-            select(
-                c.run_id,
-                c.agent,
-                c.seq,
-                c.next_step,
-                c.queue,
-                c.due_at,
-                c.updated_at,
-                c.priority,
-                c.waiting_for,
-                c.status,
-                c.task,
-                c.message,
-                self.clock.now().label("now"),
-            )
-            .where(c.due_at <= self.clock.now(), c.status.in_(_RUNG), c.queue == queue, c.protocol <= PROTOCOL)
-            .order_by(c.priority.desc(), c.due_at)
-            .limit(limit)
-        ).all()
+        columns = (
+            c.run_id,
+            c.agent,
+            c.seq,
+            c.next_step,
+            c.queue,
+            c.due_at,
+            c.updated_at,
+            c.priority,
+            c.waiting_for,
+            c.status,
+            c.task,
+            c.message,
+            self.clock.now().label("now"),
+        )
+        return self._first(connection, select(*columns).where(c.status.in_(_RUNG), c.queue == queue), limit)
+
+    def _first(self, connection: Connection, runs: Select[Any], limit: int) -> Sequence[Any]:
+        """Return those of the runs whose time has come: most urgent first, then longest due."""
+        c = self.table.c
+        due = runs.where(c.due_at <= self.clock.now(), c.protocol <= PROTOCOL)
+        return connection.execute(due.order_by(c.priority.desc(), c.due_at).limit(limit)).all()
 
     def rung_in_queue(self, connection: Connection, queue: str, limit: int) -> int:
         """Return how many runs of a queue were rung for lately and are not heard of yet; ``limit`` at the most."""

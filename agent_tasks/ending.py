@@ -124,12 +124,8 @@ class Ending:
             )
             self.suspend(attempt)
         elif committed is None:
-            logger.info(
-                "run %s: the lease of fence %s was lost before its commit",
-                attempt.run_id,
-                attempt.fence,
-                extra={"action": "lease_lost", "run_id": attempt.run_id, "fence": attempt.fence},
-            )
+            attempt.doomed = Lost(f"the lease of fence {attempt.fence} was lost before its commit")
+            self.suspend(attempt)
         elif committed in FINISHED:
             self._ended(attempt, outcome, committed)
         elif committed is RunStatus.QUEUED:

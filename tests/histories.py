@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import delete, update
 
-from agent_tasks import Agent, RunHandle, current_run, done, tool
+from agent_tasks import Agent, RunHandle, Tool, current_run, done, tool
 from agent_tasks.doorbell import InlineBell
 from agent_tasks.inline import answer
 from agent_tasks.integration import AppState
@@ -18,6 +18,9 @@ from tests.one_process import OneProcess
 
 RUN = "run-1"
 
+#: The steps of a walker.
+ALL = ["s1", "s2", "s3", "s4"]
+
 
 class History(OneProcess):
     """A ledger with an agent whose every step charges once, notes itself and says something."""
@@ -26,14 +29,20 @@ class History(OneProcess):
         super().__init__(url)
         self.bodies: list[tuple[int, str]] = []
 
+    def charge(self) -> Tool[..., Any]:
+        """Return a tool that notes each request of it, and can be neither asked about nor sent again."""
+
+        @tool(effect="manual", timeout=timedelta(seconds=10))
+        def charge(what: Any) -> str:
+            self.requests.append(what)
+            return f"charged {what}"
+
+        return charge
+
     def walker(self, steps: int = 4, **options: Any) -> Agent:
         """Return an agent of steps ``s1``, ``s2`` …; the last one ends the run."""
 
-        @tool(effect="manual", timeout=timedelta(seconds=10))
-        def charge(step: str) -> str:
-            self.requests.append(step)
-            return f"charged {step}"
-
+        charge = self.charge()
         agent = Agent("walker", app=self.app, tools=[charge], **options)
 
         def body(number: int) -> Callable[[Any], Any]:
@@ -65,6 +74,12 @@ class History(OneProcess):
         """Answer this many doorbells."""
         for _ in range(steps):
             answer(self.runtime, agent, self.runtime.bell.rings.popleft())  # type: ignore[attr-defined]
+
+    def walk_on(self, agent: Agent, run: RunHandle) -> None:
+        """Let a walker come to its end; fail unless it has taken every step and each of them has charged once."""
+        self.work(agent)
+        assert run.get(timeout=0) == ALL
+        assert self.requests == ALL
 
     def another_process(self) -> None:
         """Go on in a process that remembers nothing of the run."""

@@ -24,8 +24,6 @@ from tests.agents import World, agent_of, new_app
 from tests.histories import RUN, History
 from tests.questions import turn_bits
 
-ALL = ["s1", "s2", "s3", "s4"]
-
 
 @pytest.fixture
 def here(database_url: str) -> Iterator[History]:
@@ -63,10 +61,7 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_it(
     assert (run.status, here.row()["attempts"], here.row()["next_step"]) == (RunStatus.QUEUED, 0, "s2")
     here.sound()
 
-    here.work(agent)
-
-    assert run.get(timeout=0) == ALL
-    assert here.requests == ALL  # each charge once
+    here.walk_on(agent, run)
     assert here.bodies == [(0, "s1"), (0, "s2"), (1, "s2"), (1, "s3"), (1, "s4")]
     (entry,) = run.audit()
     assert (entry.who, entry.what) == ("engine", "fall back to checkpoint 1")
@@ -107,9 +102,7 @@ def test_a_run_falls_back_over_several_damaged_ones_and_asks_again_for_what_happ
     agent = here.walker()
     run = here.begun(agent, 3)
     turn_bits(here.runtime, [2, 3])
-    here.work(agent)
-    assert run.get(timeout=0) == ALL
-    assert here.requests == ALL
+    here.walk_on(agent, run)
     assert here.place() == (1, 0, 1, 4)
     here.sound()
 
@@ -125,9 +118,7 @@ def test_a_run_falls_back_again_and_further_from_a_line_that_began_by_falling_ba
     here.go(agent, 1)
     assert here.place() == (2, 0, 1, 1)
     here.sound()
-    here.work(agent)
-    assert run.get(timeout=0) == ALL
-    assert here.requests == ALL
+    here.walk_on(agent, run)
     assert here.place() == (2, 0, 1, 4)
     assert [entry.what for entry in run.audit()] == ["fall back to checkpoint 2", "fall back to checkpoint 1"]
     here.sound()
@@ -187,9 +178,7 @@ def test_the_step_that_follows_an_older_releases_checkpoint_is_the_one_that_made
         turn_bits(small.runtime, [3])
     small.go(agent, 1)
     assert small.place() == (1, 0, begins_at, begins_at)
-    small.work(agent)
-    assert run.get(timeout=0) == ALL
-    assert small.requests == ALL
+    small.walk_on(agent, run)
 
 
 # -- health -------------------------------------------------------------------------------------------------------------
@@ -227,9 +216,7 @@ def test_a_checkpoint_that_fails_the_agents_own_check_is_left(
         health_check=lambda state: True if state.get("made_on") != 0 or "s2" not in state else answer(state)
     )
     run = here.begun(agent, 2)
-    here.work(agent)
-    assert run.get(timeout=0) == ALL
-    assert here.requests == ALL
+    here.walk_on(agent, run)
     assert here.place() == (1, 0, 1, 4)
     assert run.audit()[0].why.endswith(f": {said}")
     here.sound()
@@ -395,10 +382,7 @@ def test_messages_are_looked_through_when_a_run_is_resumed_and_not_before(small:
 def test_an_effect_that_the_new_line_does_not_ask_for_is_an_orphan_at_the_runs_end(here: History) -> None:
     """I13: the older line charged in step 3; the new one ends in step 3 by another way."""
 
-    @tool(effect="manual", timeout=timedelta(seconds=10))
-    def charge(cents: int) -> str:
-        here.requests.append(cents)
-        return "charged"
+    charge = here.charge()
 
     def create(state: Any) -> Any:
         state["line"] = current_run.line
@@ -420,7 +404,7 @@ def test_an_effect_that_the_new_line_does_not_ask_for_is_an_orphan_at_the_runs_e
     assert here.place() == (1, 0, 1, 2)
     (item,) = run.inbox()
     assert (run.status, item.question) == (RunStatus.NEEDS_ATTENTION, "orphan")
-    assert item.detail["args"] == {"cents": 100}
+    assert item.detail["args"] == {"what": 100}
     here.sound()
     run.resolve(item.item_id, "keep", who="kim", why="the customer has it")
     here.work(agent)
@@ -434,10 +418,7 @@ def test_no_new_effect_is_executed_before_the_new_line_asked_for_what_happened_l
 ) -> None:
     """M4: falling back along another path, the charge of step 3 would be made again in step 2."""
 
-    @tool(effect="manual", timeout=timedelta(seconds=10))
-    def charge(cents: int) -> str:
-        here.requests.append(cents)
-        return "charged"
+    charge = here.charge()
 
     def create(_state: Any) -> Any:
         return agent.steps["choose"]

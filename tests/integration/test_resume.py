@@ -16,10 +16,9 @@ from agent_tasks.boundary import Point
 from agent_tasks.states import RunStatus
 from agent_tasks.sweeper import Sweeper
 from tests.duel import in_thread
-from tests.histories import RUN, History
+from tests.histories import ALL, RUN, History
 from tests.questions import turn_bits, unknown
 
-ALL = ["s1", "s2", "s3", "s4"]
 KIM = {"who": "kim", "why": "the price was wrong"}
 
 
@@ -138,9 +137,7 @@ def test_a_run_is_resumed_again_from_a_line_that_was_resumed(here: History) -> N
     run.resume(from_seq=2, **KIM)
     assert here.place()[1:] == (0, 1, 1)
     here.sound()
-    here.work(agent)
-    assert run.get(timeout=0) == ALL
-    assert here.requests == ALL
+    here.walk_on(agent, run)
     here.sound()
 
 
@@ -166,9 +163,7 @@ def test_a_resume_whose_answer_was_lost_begins_one_line(here: History) -> None:
     assert lost
     assert here.row()["line"] == 1
     assert len(run.audit()) == 1
-    here.work(agent)
-    assert run.get(timeout=0) == ALL
-    assert here.requests == ALL
+    here.walk_on(agent, run)
 
 
 def test_the_same_words_said_twice_before_anything_happened_count_once(small: History) -> None:
