@@ -129,7 +129,7 @@ def tell_that_result_is_stored(task: Task) -> None:
     if not request.get("agent_kept"):
         return
     try:
-        runtime.boundary.commit("result", runtime.engine, lambda c: runtime.runs.result_stored(c, request.id))
+        runtime.boundary.commit("result", runtime.engine, lambda c: runtime.decisions.result_stored(c, request.id))
     except AgentTasksError as error:
         extra = {"action": "ledger_unavailable", "run_id": request.id}
         logger.warning("run %s: its result is stored, and is stored again: %s", request.id, error, extra=extra)

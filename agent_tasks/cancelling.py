@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from agent_tasks.clock import MICROSECONDS
+from agent_tasks.decisions import EXPIRED
 from agent_tasks.errors import AgentTasksError, RunNotFound
-from agent_tasks.lines import RESUMED
-from agent_tasks.runs import EXPIRED, is_cancelled
+from agent_tasks.runs import is_cancelled
 from agent_tasks.signing import check_signed
 from agent_tasks.states import FINISHED, Question, Reply, RunRequest, RunStatus
 
@@ -85,9 +84,7 @@ def _cancel(
             return False, False
         if is_cancelled(row):  # asked for already; whoever was first is named
             return True, False
-        if is_overruled(connection, row):
-            return False, False
-        runtime.runs.ask(connection, run_id, RunRequest.CANCEL)
+        runtime.decisions.ask(connection, run_id, RunRequest.CANCEL)
         runtime.inbox.audit(connection, run_id, None, who, CANCEL, why)
         return True, row["status"] != RunStatus.RUNNING and not _end_now(runtime, connection, run_id)
 
@@ -106,13 +103,13 @@ def _end_now(runtime: Runtime, connection: Connection, run_id: str) -> bool:
         runtime.runs.requeue(connection, runtime.runs.table.c.run_id == run_id)
         return False
     runtime.inbox.close_all(connection, run_id, who, CANCEL, why)
-    runtime.runs.end(connection, run_id, RunStatus.CANCELLED, _error(who, why))
+    runtime.decisions.end(connection, run_id, RunStatus.CANCELLED, _error(who, why))
     return True
 
 
 def expire(runtime: Runtime, connection: Connection, run_id: str) -> None:
     """End a run that nobody began before it expired."""
-    if runtime.runs.expire_unbegun(connection, run_id):
+    if runtime.decisions.expire_unbegun(connection, run_id):
         runtime.inbox.audit(connection, run_id, None, "expires=", CANCEL, EXPIRED)
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.clock import Clock
+    from agent_tasks.decisions import Decisions
     from agent_tasks.ledger import Ledger
-    from agent_tasks.runs import Runs
     from agent_tasks.schema import Tables
     from agent_tasks.suspensions import Asked
 
@@ -75,9 +75,9 @@ class AuditEntry:
 class Inbox:
     """Statements on the inbox and the audit trail; the connection's transaction is the caller's."""
 
-    def __init__(self, tables: Tables, clock: Clock, runs: Runs, ledger: Ledger) -> None:
+    def __init__(self, tables: Tables, clock: Clock, decisions: Decisions, ledger: Ledger) -> None:
         self.table, self.audit_table, self.clock = tables.inbox, tables.audit, clock
-        self.runs, self.ledger = runs, ledger
+        self.decisions, self.ledger = decisions, ledger
 
     def open(self, connection: Connection, run_id: str, asked: Asked) -> None:
         """Ask a question once; asking it again about the same try opens the same item again, or leaves it open."""
@@ -200,7 +200,7 @@ class Inbox:
             whose = "" if run_id is None else f" of run {run_id!r}"
             raise InboxItemNotFound(f"no inbox item {item_id!r}{whose}. `agent-tasks inbox list` shows the open ones.")
         run_id = str(found["run_id"])
-        run = self.runs.find(connection, run_id, lock=True)
+        run = self.decisions.runs.find(connection, run_id, lock=True)
         row = connection.execute(select(self.table).where(self.table.c.item_id == item_id)).mappings().one()
         item = _item(row)
         if row["closed_at"] is not None:
@@ -216,7 +216,7 @@ class Inbox:
             )
         reply = Reply(reply)
         if reply is Reply.GO_ON:
-            self.runs.allow_steps(connection, run_id, item.detail["allowed"] + item.detail["more"])
+            self.decisions.allow_steps(connection, run_id, item.detail["allowed"] + item.detail["more"])
         self._carry_out(connection, row, item, reply, who, why, result)
         c = self.table.c
         connection.execute(
@@ -233,7 +233,7 @@ class Inbox:
         was = [RunStatus.NEEDS_ATTENTION]
         if item.question is Question.UNKNOWN:  # which may be asked beside a wait for the probe
             was.append(RunStatus.WAITING)
-        return run_id, not self.is_blocked(connection, run_id) and self.runs.resume(connection, run_id, was=was)
+        return run_id, not self.is_blocked(connection, run_id) and self.decisions.resume(connection, run_id, was=was)
 
     def audit(
         self, connection: Connection, run_id: str, operation_id: str | None, who: str, what: str, why: str
@@ -331,7 +331,7 @@ class Inbox:
                 f"run {run_id!r} has an operation in doubt and cannot be ended before somebody says whether it happened: "
                 "answer its `unknown` items first (after `retry` the run asks what it cannot find out by itself)."
             )
-        if not self.runs.abort(connection, run_id, f"{item.question!s} answered with abort by {who}: {why}"):
+        if not self.decisions.abort(connection, run_id, f"{item.question!s} answered with abort by {who}: {why}"):
             raise AnswerTooLate(f"run {run_id!r} does not wait for a person any more; nothing was changed.")
 
 

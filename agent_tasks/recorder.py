@@ -203,7 +203,7 @@ class Recorder:
         fact: dict[str, Any] | None,
         values: dict[str, Any],
     ) -> bool:
-        ledger, runs = self.runtime.ledger, self.runtime.runs
+        ledger, decisions = self.runtime.ledger, self.runtime.decisions
         ledger.add_evidence(
             connection,
             operation.operation_id,
@@ -222,7 +222,7 @@ class Recorder:
             was = [RunStatus.WAITING]
             if not self.runtime.inbox.is_blocked(connection, attempt.run_id):
                 was.append(RunStatus.NEEDS_ATTENTION)
-            return runs.wake(connection, attempt.run_id, was=was)
+            return decisions.wake(connection, attempt.run_id, was=was)
         found = ledger.find(connection, operation.operation_id)
         told = None if found is None else _contradiction(found, attempt, operation, status)
         if told is not None:

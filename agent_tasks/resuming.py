@@ -74,7 +74,7 @@ class Resume:
         runtime.inbox.audit(connection, self.run_id, None, self.who, self._what(line), self.why)
         if self.fresh_reads:
             runtime.ledger.forget_reads(connection, self.run_id, from_seq=line.seq + 1)
-        runtime.runs.resume_on(connection, self.run_id, line)
+        runtime.decisions.resume_on(connection, self.run_id, line)
 
     def _was_carried_out(self, connection: Connection, row: RowMapping) -> bool:
         """Tell whether these very words have begun the line already: sent before, or given twice and not yet acted on."""

@@ -1,4 +1,4 @@
-"""Every statement on runs. The connection's transaction is the caller's; the run's row is locked first, always."""
+"""What an attempt does with its run, from the lease to its end, and the end of a lease. The connection's transaction is the caller's; the run's row is locked first, always."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlalchemy import and_, case, null, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agent_tasks.schema import PROTOCOL
-from agent_tasks.states import FINISHED, RunRequest, RunStatus
+from agent_tasks.states import RunRequest, RunStatus
 from agent_tasks.suspensions import Ask, Wait
 from checkpoint import codec
 
@@ -24,11 +24,8 @@ if TYPE_CHECKING:
     from agent_tasks.retries import Retry
     from agent_tasks.schema import Tables
 
-#: Why a run was cancelled that nobody began in time; Celery's word for it.
-EXPIRED = "expired"
-
 #: A run that no attempt owns.
-_NO_LEASE: dict[str, Any] = {"lease_owner": None, "lease_token": None}
+NO_LEASE: dict[str, Any] = {"lease_owner": None, "lease_token": None}
 
 
 class Runs:
@@ -53,7 +50,7 @@ class Runs:
         dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
         now = self.clock.now()
         if begins_in is None:
-            begin: dict[str, Any] = {"status": RunStatus.QUEUED, "due_at": self._ring_again()}
+            begin: dict[str, Any] = {"status": RunStatus.QUEUED, "due_at": self.ring_again()}
         else:
             waiting_for = "the time that its caller named"
             begin = {"status": RunStatus.WAITING, "due_at": self.clock.in_(begins_in), "waiting_for": waiting_for}
@@ -186,7 +183,7 @@ class Runs:
             attempts=0,
             crashes=0,
             retries=0,
-            due_at=self._ring_again(),
+            due_at=self.ring_again(),
         )
 
     def retry(self, connection: Connection, attempt: Attempt, retry: Retry) -> bool:
@@ -219,7 +216,7 @@ class Runs:
             next_step=None,
             output=codec.dumps(output) if status is RunStatus.SUCCEEDED else None,
             error=None if error is None else codec.dumps(error),
-            due_at=self._result_due(),
+            due_at=self.result_due(),
             finished_at=self.clock.now(),
         )
 
@@ -228,7 +225,7 @@ class Runs:
 
         ``crashes`` stay: nothing was committed since, and a check that takes its workers along must be parked too.
         """
-        queued = {"status": RunStatus.QUEUED, "due_at": self._ring_again(), "waiting_for": None}
+        queued = {"status": RunStatus.QUEUED, "due_at": self.ring_again(), "waiting_for": None}
         return self._leave(connection, attempt, **line.columns(), **queued)
 
     def suspend(self, connection: Connection, attempt: Attempt, suspension: Wait | Ask) -> RunStatus | None:
@@ -243,7 +240,7 @@ class Runs:
         row = self.owned(connection, attempt)
         if row is None:
             return None
-        values: dict[str, Any] = {"status": RunStatus.QUEUED, "due_at": self._ring_again(), "waiting_for": None}
+        values: dict[str, Any] = {"status": RunStatus.QUEUED, "due_at": self.ring_again(), "waiting_for": None}
         if row["wakeups"] == attempt.wakeups:
             if isinstance(suspension, Wait):
                 due_at = self._end_of(suspension)
@@ -261,24 +258,14 @@ class Runs:
 
     def give_back(self, connection: Connection, attempt: Attempt) -> bool:
         """Make the attempt's run claimable at once; False if the attempt does not own it."""
-        return self._leave(connection, attempt, status=RunStatus.QUEUED, due_at=self._ring_again(), waiting_for=None)
+        return self._leave(connection, attempt, status=RunStatus.QUEUED, due_at=self.ring_again(), waiting_for=None)
 
     def _leave(self, connection: Connection, attempt: Attempt, **values: Any) -> bool:
         statement = update(self.table).where(*self._fence(attempt))
-        values = {**_NO_LEASE, "updated_at": self.clock.now(), **values}
+        values = {**NO_LEASE, "updated_at": self.clock.now(), **values}
         return connection.execute(statement.values(**values)).rowcount == 1
 
-    # -- from outside an attempt -------------------------------------------------------------------------------------
-
-    def wake(self, connection: Connection, run_id: str, *, was: Sequence[RunStatus]) -> bool:
-        """Make a waiting run claimable, and tell an attempt that is about to wait to look again.
-
-        Returns:
-            True if the run is queued now because of this.
-        """
-        c = self.table.c
-        connection.execute(update(self.table).where(c.run_id == run_id).values(wakeups=c.wakeups + 1))
-        return self.requeue(connection, c.run_id == run_id, c.status.in_([str(status) for status in was]))
+    # -- a lease that ends without its owner's word ------------------------------------------------------------------
 
     def release_dead(self, connection: Connection, run_id: str, token: str, *, wait: bool = True) -> RowMapping | None:
         """End the lease of an attempt whose process is dead; the row before it, or None if the lease is gone.
@@ -306,106 +293,17 @@ class Runs:
             update(self.table)
             .where(c.run_id == row["run_id"], c.status == RunStatus.RUNNING, c.fence == row["fence"])
             .values(
-                **_NO_LEASE,
+                **NO_LEASE,
                 status=RunStatus.QUEUED,
                 crashes=c.crashes + 1,
-                due_at=self._ring_again(),
+                due_at=self.ring_again(),
                 updated_at=self.clock.now(),
             )
         )
 
-    def park(self, connection: Connection, run_id: str, reason: str) -> None:
-        """Let a queued run wait for a person."""
-        c = self.table.c
-        connection.execute(
-            update(self.table)
-            .where(c.run_id == run_id, c.status == RunStatus.QUEUED)
-            .values(status=RunStatus.NEEDS_ATTENTION, due_at=None, waiting_for=reason, updated_at=self.clock.now())
-        )
-
-    def resume(self, connection: Connection, run_id: str, *, was: Sequence[RunStatus]) -> bool:
-        """Requeue a run that a person answered, with its crashes forgiven; True if it is queued now because of this."""
-        c = self.table.c
-        connection.execute(update(self.table).where(c.run_id == run_id).values(crashes=0))
-        return self.wake(connection, run_id, was=was)
-
-    def allow_steps(self, connection: Connection, run_id: str, steps: int) -> None:
-        """Let a run take so many steps in all."""
-        connection.execute(update(self.table).where(self.table.c.run_id == run_id).values(steps_allowed=steps))
-
-    def resume_on(self, connection: Connection, run_id: str, line: NewLine) -> None:
-        """Queue a run, which nobody works on and the caller has locked, on a new line; a person's word forgives crashes."""
-        c = self.table.c
-        connection.execute(
-            update(self.table)
-            .where(c.run_id == run_id, c.status != RunStatus.RUNNING)
-            .values(
-                **_NO_LEASE,
-                **line.columns(),
-                status=RunStatus.QUEUED,
-                crashes=0,
-                wakeups=c.wakeups + 1,
-                request=None,
-                output=None,
-                error=None,
-                waiting_for=None,
-                due_at=self._ring_again(),
-                updated_at=self.clock.now(),
-                finished_at=None,
-            )
-        )
-
-    def abort(self, connection: Connection, run_id: str, reason: str) -> bool:
-        """End a run that waits for a person as failed."""
-        error = {"type": "aborted", "text": reason, "traceback": ""}
-        return self.end(connection, run_id, RunStatus.FAILED, error, was=(RunStatus.NEEDS_ATTENTION,))
-
-    def ask(self, connection: Connection, run_id: str, request: RunRequest) -> None:
-        """Write a person's request, and tell an attempt that is about to wait to look again."""
-        c = self.table.c
-        connection.execute(update(self.table).where(c.run_id == run_id).values(request=request, wakeups=c.wakeups + 1))
-
-    def end(
-        self,
-        connection: Connection,
-        run_id: str,
-        status: RunStatus,
-        error: dict[str, Any],
-        *,
-        was: Sequence[RunStatus] = (RunStatus.QUEUED, RunStatus.WAITING, RunStatus.NEEDS_ATTENTION),
-    ) -> bool:
-        """End a run that nobody works on; False if it does not stand where it ``was`` said to."""
-        c = self.table.c
-        statement = update(self.table).where(c.run_id == run_id, c.status.in_([str(status) for status in was]))
-        values = {
-            **_NO_LEASE,
-            "status": status,
-            "error": codec.dumps(error),
-            "due_at": self._result_due(),
-            "waiting_for": None,
-            "next_step": None,
-            "updated_at": self.clock.now(),
-            "finished_at": self.clock.now(),
-        }
-        return connection.execute(statement.values(**values)).rowcount == 1
-
-    def expire_unbegun(self, connection: Connection, run_id: str) -> bool:
-        """End a run as cancelled that nobody ever began, and that has expired; one that was resumed was begun."""
-        row = self.find(connection, run_id, lock=True)
-        if row is None or row["fence"] or row["expires_at"] is None or row["expires_at"] > row["now"]:
-            return False
-        error = {"type": "cancelled", "text": EXPIRED, "traceback": ""}
-        return self.end(connection, run_id, RunStatus.CANCELLED, error, was=(RunStatus.QUEUED,))
-
-    def result_stored(self, connection: Connection, run_id: str) -> None:
-        """Let a finished run rest: Celery knows how it ended."""
-        c = self.table.c
-        ended = c.status.in_([str(status) for status in FINISHED])
-        connection.execute(update(self.table).where(c.run_id == run_id, ended).values(due_at=None))
-
-    def _result_due(self) -> ColumnElement[int]:
+    def result_due(self) -> ColumnElement[int]:
         """When to ring for a run that ends now; Celery has to hear of the end of those that keep a result."""
-        return case((self.table.c.keeps_result == 1, self._ring_again()), else_=null())
+        return case((self.table.c.keeps_result == 1, self.ring_again()), else_=null())
 
     def requeue(self, connection: Connection, *where: ColumnElement[bool]) -> bool:
         """Make the run that fits claimable now; False if none does."""
@@ -413,9 +311,9 @@ class Runs:
             update(self.table)
             .where(*where)
             .values(
-                **_NO_LEASE,
+                **NO_LEASE,
                 status=RunStatus.QUEUED,
-                due_at=self._ring_again(),
+                due_at=self.ring_again(),
                 waiting_for=None,
                 updated_at=self.clock.now(),
             )
@@ -431,7 +329,7 @@ class Runs:
     def _lease_end(self) -> ColumnElement[int]:
         return self.clock.in_(self.settings.lease_seconds)
 
-    def _ring_again(self) -> ColumnElement[int]:
+    def ring_again(self) -> ColumnElement[int]:
         return self.clock.in_(self.settings.ring_again_seconds)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from agent_tasks.boundary import Boundary
 from agent_tasks.clock import Clock
 from agent_tasks.database import open_engine, parse_url
+from agent_tasks.decisions import Decisions
 from agent_tasks.doorbell import Bell, CeleryBell, Ring
 from agent_tasks.due import Due
 from agent_tasks.inbox import Inbox
@@ -62,9 +63,9 @@ class Runtime:
         self.bell = bell(self.boundary)
         self.tables = tables(settings.table_prefix)
         self.runs = Runs(self.tables, self.clock, settings)
-        self.due = Due(self.runs)
+        self.decisions, self.due = Decisions(self.runs), Due(self.runs)
         self.ledger = Ledger(self.tables, self.clock)
-        self.inbox = Inbox(self.tables, self.clock, self.runs, self.ledger)
+        self.inbox = Inbox(self.tables, self.clock, self.decisions, self.ledger)
         self.store = SqlStore(self.engine, prefix=f"{settings.table_prefix}checkpoint_")
         self.retention = Retention(self.tables, self.clock, self.store)
         self.recorder = Recorder(self)

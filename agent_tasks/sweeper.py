@@ -249,7 +249,7 @@ def _park_if_it_crashes(runtime: Runtime, connection: Connection, before: RowMap
     if by_hand:
         detail["checkpoints"] = _to_choose_from(runtime, connection, before)
     asked = Asked(Question.CRASHES, run_id, attempts=int(before["fence"]), detail=detail)
-    runtime.runs.park(connection, run_id, reason)
+    runtime.decisions.park(connection, run_id, reason)
     runtime.inbox.open(connection, run_id, asked)
     return Ask(reason, (asked,))
 

@@ -14,6 +14,8 @@ _GENERATIONS = "tests/integration/test_generations.py"
 _CRASHES = "tests/integration/test_crashes.py"
 _CANCEL = "tests/integration/test_protocol_cancel.py"
 _RETRIES = "tests/unit/test_retries.py"
+_STEP_RETRIES = "tests/integration/test_protocol_retries.py"
+_THREADS = "tests/integration/test_threads.py"
 _SWEEPER = "tests/unit/test_sweeper.py"
 _HEARTBEAT = "tests/unit/test_heartbeat.py"
 
@@ -105,7 +107,7 @@ MUTANTS = [
         "a late outcome does not requeue its run",
         "I2",
         "agent_tasks/recorder.py",
-        "            return runs.wake(connection, attempt.run_id, was=was)",
+        "            return decisions.wake(connection, attempt.run_id, was=was)",
         "            return False",
         (f"{_ZOMBIES}::test_a_late_success_settles_the_doubt_and_requeues_the_waiting_run",),
     ),
@@ -225,6 +227,29 @@ MUTANTS = [
         '        if state.metadata.get("committed_by") != attempt.token:',
         "        if True:",
         (f"{_COMMITS}::test_a_commit_whose_answer_never_came_is_found_or_written_and_not_doubled",),
+    ),
+    # -- I8: nothing waits in a worker, and nothing goes round in one
+    Mutant(
+        "a vendor who says at once is called at once",
+        "I8",
+        "agent_tasks/retries.py",
+        "max(said, SHORTEST_PAUSE.total_seconds())",
+        "said",
+        (
+            f"{_STEP_RETRIES}::test_a_vendor_who_always_says_at_once_is_not_called_without_a_pause[sqlite-keyed-0]",
+            f"{_STEP_RETRIES}::test_a_step_that_always_says_at_once_is_not_run_without_a_pause[sqlite]",
+        ),
+    ),
+    Mutant(
+        "a probe that says at once is asked at once",
+        "I8",
+        "agent_tasks/probing.py",
+        "max(answer.after, SHORTEST_PAUSE)",
+        "max(answer.after, timedelta(0))",
+        (
+            f"{_VENDORS}::test_a_probe_that_names_a_date_which_has_passed_is_not_asked_without_a_pause[sqlite-now]",
+            f"{_VENDORS}::test_a_probe_that_names_a_date_which_has_passed_is_not_asked_without_a_pause[sqlite-past]",
+        ),
     ),
     # -- I9: nothing is stuck silently
     Mutant(
@@ -356,6 +381,25 @@ MUTANTS = [
         (f"{_CANCEL}::test_a_person_is_asked_whether_it_happened_before_a_cancelled_run_ends",),
     ),
     # -- I15: code never sees a doubt
+    Mutant(
+        "what one run carried acts for it in the step of another",
+        "I15",
+        "agent_tasks/carrying.py",
+        "        if maker is not None:\n            _check_place(function, maker, body)",
+        "        pass",
+        (
+            f"{_THREADS}::test_a_function_that_another_run_carried_is_refused_and_the_run_that_calls_it_is_told[here_and_now]",
+        ),
+    ),
+    Mutant(
+        "another attempt's suspension is taken for the loss of one's own lease",
+        "I15",
+        "agent_tasks/coordinator.py",
+        "return Fail(str(suspended)) if attempt.doomed is not None else self._failed(attempt, _of_another(suspended))",
+        "from agent_tasks.suspensions import Lost\n\n            attempt.doomed = attempt.doomed or Lost(str(suspended))\n"
+        "            return Fail(str(suspended))",
+        (f"{_THREADS}::test_a_step_that_waits_for_what_another_run_left_behind_fails_and_says_why",),
+    ),
     Mutant(
         "a doomed attempt may call again",
         "I15",

@@ -120,7 +120,7 @@ FOREIGN: dict[str, tuple[dict[str, Any], Callable[[OneProcess, Connection], Any]
     "a heartbeat for another fence": ({"fence": 2}, lambda here, c: here.runtime.runs.renew(c, [(RUN, 1)])),
     "an end of a run that is running": (
         {},
-        lambda here, c: here.runtime.runs.end(c, RUN, RunStatus.CANCELLED, {"type": "cancelled"}),
+        lambda here, c: here.runtime.decisions.end(c, RUN, RunStatus.CANCELLED, {"type": "cancelled"}),
     ),
     "a heartbeat for a run that waits": (
         {"status": RunStatus.WAITING, "due_at": 2**60},
@@ -156,8 +156,8 @@ FOREIGN: dict[str, tuple[dict[str, Any], Callable[[OneProcess, Connection], Any]
         {"status": RunStatus.WAITING},
         lambda here, c: here.runtime.runs.release_dead(c, RUN, "token"),
     ),
-    "a parking of a run that is running": ({}, lambda here, c: here.runtime.runs.park(c, RUN, "for a test")),
-    "an abort of a run that is running": ({}, lambda here, c: here.runtime.runs.abort(c, RUN, "for a test")),
+    "a parking of a run that is running": ({}, lambda here, c: here.runtime.decisions.park(c, RUN, "for a test")),
+    "an abort of a run that is running": ({}, lambda here, c: here.runtime.decisions.abort(c, RUN, "for a test")),
 }
 
 
