@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Reject
 
-from agent_tasks.cancelling import cancel
+from agent_tasks.cancelling import revoke
 from agent_tasks.coordinator import Coordinator
 from agent_tasks.doorbell import RING_HEADER
 from agent_tasks.errors import AgentTasksError, LedgerUnavailable, RunFailed, RunNotFound, RunUnfinished

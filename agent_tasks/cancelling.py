@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from agent_tasks.clock import MICROSECONDS
 from agent_tasks.decisions import EXPIRED
 from agent_tasks.errors import AgentTasksError, RunNotFound
+from agent_tasks.lines import RESUMED
 from agent_tasks.runs import is_cancelled
 from agent_tasks.signing import check_signed
 from agent_tasks.states import FINISHED, Question, Reply, RunRequest, RunStatus
@@ -84,6 +86,8 @@ def _cancel(
             return False, False
         if is_cancelled(row):  # asked for already; whoever was first is named
             return True, False
+        if is_overruled(connection, row):
+            return False, False
         runtime.decisions.ask(connection, run_id, RunRequest.CANCEL)
         runtime.inbox.audit(connection, run_id, None, who, CANCEL, why)
         return True, row["status"] != RunStatus.RUNNING and not _end_now(runtime, connection, run_id)

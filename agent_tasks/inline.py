@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.clock import MICROSECONDS
@@ -13,6 +12,7 @@ from agent_tasks.config import Settings
 from agent_tasks.coordinator import Coordinator
 from agent_tasks.doorbell import InlineBell
 from agent_tasks.errors import RunFailed, RunUnfinished
+from agent_tasks.folders import HeldFolder
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
 from agent_tasks.runtime import Runtime

@@ -406,6 +406,13 @@ def test_a_probe_that_names_a_date_which_has_passed_is_not_asked_without_a_pause
         here.later(order, shortest.total_seconds())
 
 
+def test_a_call_that_always_times_out_and_never_happens_becomes_a_persons(here: Duel) -> None:
+    order = start(here, probed(here, NotHappened()))
+    assert here.drive(order, rounds=5 * MAX_SENDS) is RunStatus.NEEDS_ATTENTION
+    assert here.questions() == ["sends"]
+    assert here.requests == ["request", "probe"] * MAX_SENDS
+
+
 def test_a_probe_says_happened_with_a_result_that_cannot_be_stored(here: Duel) -> None:
     order = start(here, probed(here, Happened(object())))
     assert here.drive(order) is RunStatus.NEEDS_ATTENTION
