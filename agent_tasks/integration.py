@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, ClassVar
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING
 
 from agent_tasks.config import Settings
 from agent_tasks.coordinator import Coordinator
@@ -16,6 +15,9 @@ if TYPE_CHECKING:
 
     from agent_tasks.agent import Agent
 
+#: Of a Celery app: its state here.
+_ATTRIBUTE = "_agent_tasks"
+
 
 class AppState:
     """One app's agents and, for each process, its runtime.
@@ -24,7 +26,6 @@ class AppState:
     neither used nor closed.
     """
 
-    _of_app: ClassVar[WeakKeyDictionary[Celery, AppState]] = WeakKeyDictionary()
     _lock = threading.RLock()
 
     def __init__(self, app: Celery) -> None:
@@ -41,9 +42,11 @@ class AppState:
         """Return the state of an app."""
         app = app._get_current_object() if hasattr(app, "_get_current_object") else app
         with cls._lock:
-            state = cls._of_app.get(app)
+            # On the app itself, so that an app that nobody needs any more goes away with all of it.
+            state: AppState | None = vars(app).get(_ATTRIBUTE)
             if state is None:
-                state = cls._of_app[app] = cls(app)
+                state = cls(app)
+                setattr(app, _ATTRIBUTE, state)
             return state
 
     @property
