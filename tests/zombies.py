@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from agent_tasks import Agent, RunHandle
 from agent_tasks.boundary import Point
-from agent_tasks.clock import MICROSECONDS, Clock
+from agent_tasks.clock import MICROSECONDS
 from agent_tasks.doorbell import InlineBell
 from agent_tasks.errors import LedgerUnavailable
 from agent_tasks.inline import answer
@@ -26,7 +26,7 @@ from agent_tasks.sweeper import Sweeper
 from agent_tasks.testing import VendorWorld
 from agent_tasks.testing.play import compare
 from agent_tasks.testing.settling import settle_inbox
-from agent_tasks.testing.stage import RUN_ID, Stage, quick_engine
+from agent_tasks.testing.stage import RUN_ID, Stage, StillClock, quick_engine
 from tests.duel import in_thread
 
 #: How far the rival gets before the zombie goes on: it stands before a horizon or a person, or the run has ended.
@@ -106,7 +106,7 @@ class Zombie:
 
     def __init__(self, graveyard: Graveyard, index: int | None, until: Until) -> None:
         self.graveyard, self.stage, self.index, self.until = graveyard, graveyard.stage, index, until
-        self.clock = Clock(0.0)
+        self.clock = StillClock()
         self.crossed: list[Point] = []
         self.problems: list[str] = []
         self.point = Point("nothing", "", "before")

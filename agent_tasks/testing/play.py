@@ -6,7 +6,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from agent_tasks.clock import MICROSECONDS, Clock
+from agent_tasks.clock import MICROSECONDS
 from agent_tasks.doorbell import InlineBell
 from agent_tasks.errors import LedgerUnavailable
 from agent_tasks.handle import RunHandle
@@ -16,7 +16,7 @@ from agent_tasks.states import FINISHED, OperationStatus, RunStatus
 from agent_tasks.sweeper import Sweeper
 from agent_tasks.testing.faults import Crash, lose_answer
 from agent_tasks.testing.settling import settle_inbox
-from agent_tasks.testing.stage import RUN_ID
+from agent_tasks.testing.stage import RUN_ID, StillClock
 from checkpoint import codec
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Play:
 
     def __init__(self, stage: Stage, faults: Sequence[Fault] = (), broker: Broker = "redelivers") -> None:
         self.stage, self.broker = stage, broker
-        self.agent, self.clock = stage.agent, Clock(0.0)
+        self.agent, self.clock = stage.agent, StillClock()
         self.stretches: list[list[Point]] = [[]]
         self.met: list[bool] = []
         self.problems: list[str] = []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import MetaData, event
+from sqlalchemy import BigInteger, MetaData, event, literal
 from sqlalchemy.pool import QueuePool
 
 from agent_tasks.boundary import Boundary
+from agent_tasks.clock import MICROSECONDS, Clock
 from agent_tasks.config import Settings
 from agent_tasks.database import open_engine
 from agent_tasks.doorbell import InlineBell
@@ -17,11 +19,10 @@ from agent_tasks.testing.invariants import check_invariants
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import Connection, Engine, RowMapping
+    from sqlalchemy import ColumnElement, Connection, Engine, RowMapping
 
     from agent_tasks.agent import Agent
     from agent_tasks.boundary import Point
-    from agent_tasks.clock import Clock
     from agent_tasks.operations import Operation
     from agent_tasks.slots import Slots
     from agent_tasks.testing.world import World
@@ -32,6 +33,26 @@ _DO_NOT_WAIT_FOR_DISK = {"postgresql": "SET synchronous_commit = off", "sqlite":
 
 #: The one run of each play.
 RUN_ID = "explored"
+
+
+class StillClock(Clock):
+    """Moves by :meth:`advance` and by nothing else: on a busy machine, too, a play takes the way that its schedule says."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+        self._started, self._started_here = time.time(), super().local()
+
+    def now(self) -> ColumnElement[int]:
+        """See :class:`~agent_tasks.clock.Clock`."""
+        return self.in_(0)
+
+    def in_(self, seconds: float) -> ColumnElement[int]:
+        """See :class:`~agent_tasks.clock.Clock`."""
+        return literal(int((self._started + self._offset_seconds + seconds) * MICROSECONDS), BigInteger)
+
+    def local(self) -> float:
+        """See :class:`~agent_tasks.clock.Clock`."""
+        return self._started_here + self._offset_seconds
 
 
 class Stage:
