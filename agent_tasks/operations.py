@@ -152,7 +152,16 @@ def traceback_of(error: BaseException) -> str:
 
 def name_of(error: BaseException) -> str:
     """Return the qualified name of an exception's class; Python's own go without their module."""
-    kind = type(error)
+    return qualified(type(error))
+
+
+def qualified(kind: type[BaseException]) -> str:
+    """Return the name of a class of exceptions as records have it.
+
+    Example:
+        >>> qualified(KeyError), qualified(ToolFailed)
+        ('KeyError', 'agent_tasks.errors.ToolFailed')
+    """
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 

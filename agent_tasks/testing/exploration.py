@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from agent_tasks.boundary import Point
+    from agent_tasks.testing.ending import Ending
     from agent_tasks.testing.faults import Broker, Fault
 
 
@@ -54,11 +55,13 @@ class Exploration:
     """What an exploration found.
 
     Attributes:
+        ending: how the run ends without a fault.
         points: the boundaries that the run crosses without a fault, in order.
         schedules: the plays with faults.
         seed: of the draw, where not every schedule was played.
     """
 
+    ending: Ending
     points: list[Point] = field(default_factory=list)
     schedules: list[Schedule] = field(default_factory=list)
     seed: int | None = None
@@ -72,11 +75,13 @@ class Exploration:
         """Return the numbers as JSON can hold them.
 
         Returns:
-            ``crossings`` and ``boundaries`` of a run without a fault; ``schedules``, how many of them with a fault that met
+            ``ending``, ``crossings`` and ``boundaries`` of a run without a fault: how it ended (``status`` with the
+            ``output`` or the ``error``, shortened, and the ``step`` that failed); ``schedules``, how many of them with a fault that met
             an open attempt, the ``seed`` if they were drawn; the same numbers for each boundary (of the last fault); and what
             is ``wrong``.
         """
         return {
+            "ending": self.ending.summary(),
             "crossings": len(self.points),
             "boundaries": len(set(self.points)),
             "schedules": len(self.schedules),
@@ -87,10 +92,11 @@ class Exploration:
         }
 
     def report(self) -> str:
-        """Return the same for a reader: how often each boundary was hit, and what went wrong."""
+        """Return the same for a reader: how the run ends, how often each boundary was hit, and what went wrong."""
         found = self.summary()
         drawn = "" if self.seed is None else f", drawn with seed {self.seed}"
-        lines = [f"{found['crossings']} crossings of {found['boundaries']} boundaries"]
+        lines = [f"without a fault the run {self.ending}"]
+        lines += [f"{found['crossings']} crossings of {found['boundaries']} boundaries"]
         lines += [f"{found['schedules']} schedules{drawn}; {found['met_an_open_attempt']} met an open attempt"]
         lines += [
             f"  {hit['schedules']:4d} × {name} ({hit['met_an_open_attempt']} open)"

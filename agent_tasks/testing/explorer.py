@@ -14,13 +14,17 @@ from agent_tasks.folders import HeldFolder
 from agent_tasks.migrate import upgrade
 from agent_tasks.slots import Slots
 from agent_tasks.states import RunStatus
+from agent_tasks.testing.ending import Ending, is_one_of
 from agent_tasks.testing.exploration import Exploration, Schedule
 from agent_tasks.testing.faults import Fault, faults_at
 from agent_tasks.testing.held_log import held_log
+from agent_tasks.testing.options import Options, brokers_of, check_subject, classes_of
 from agent_tasks.testing.play import Play
 from agent_tasks.testing.stage import Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from agent_tasks.agent import Agent
     from agent_tasks.testing.faults import Broker, Kind
     from agent_tasks.testing.world import World
@@ -35,13 +39,14 @@ def explore_crashes(
     world: World,
     *,
     database_url: str | None = None,
-    brokers: tuple[Broker, ...] = ("redelivers", "emptied"),
+    brokers: Iterable[Broker] = ("redelivers", "emptied"),
     lost_answers: bool = True,
     cancels: bool = False,
     faults: Literal[1, 2] = 1,
     sample: int | None = None,
     seed: int | None = None,
     one_ending: bool = True,
+    may_raise: type[BaseException] | tuple[type[BaseException], ...] = (),
     next_release: Agent | None = None,
 ) -> Exploration:
     """Crash an agent at each boundary of one of its runs, let recovery finish, and compare with the outside world.
@@ -54,21 +59,24 @@ def explore_crashes(
         input: of the run.
         world: counts what reached it, and answers as a person where one is asked.
         database_url: an empty database for the ledger, which is emptied again and again; an SQLite file if not given.
-        brokers: what the broker does with the message under way at the crash.
+        brokers: what the broker does with the message under way at the crash: ``redelivers`` it, or was ``emptied``.
         lost_answers: also let each commit happen without its answer.
         cancels: also cancel the run at each crossing but those in the middle of a commit, over another connection.
         faults: of a schedule. With 2, a second fault meets each boundary that the recovery from the first one crosses.
         sample: how many schedules to draw at random (and the first faults of drawn pairs by themselves); all if not given.
         seed: of the draw; a random one, which the report names, if not given.
         one_ending: the run ends as it does without a fault. False for steps that may take another way when they run again.
+        may_raise: classes of exceptions that may end the run, for an agent that is meant to fail with them. Any other one
+            that ends it is an error, with a fault or without; the agent's own ``fail(…)`` is none.
         next_release: the agent as a later release declares it, on an app of its own: processes started after a crash run it.
 
     Returns:
         What was found; ``.failures`` is empty if every recovery was right.
 
     Raises:
-        ValueError: ``faults`` or ``sample`` is of no use.
-        AssertionError: the run goes wrong without any fault.
+        TypeError, ValueError: an argument is of no use; nothing was played.
+        AssertionError: the run goes wrong without any fault: it ends in an exception, gets stuck, or has effects that its
+            ledger does not know.
 
     Example:
         >>> from celery import Celery
@@ -88,16 +96,24 @@ def explore_crashes(
         >>> explore_crashes(agent, {"item": "tea"}, world, faults=2, sample=8, seed=1).failures
         []
     """
-    if faults not in (1, 2):
-        raise ValueError(f"faults must be 1 or 2, got {faults!r}.")
-    if sample is not None and sample < 1:
-        raise ValueError(f"sample must be 1 or more, or None for every schedule, got {sample!r}.")
+    check_subject(agent, input, world, next_release)
+    options = Options(
+        brokers=brokers_of(brokers),
+        lost_answers=lost_answers,
+        cancels=cancels,
+        faults=faults,
+        sample=sample,
+        seed=seed,
+        one_ending=one_ending,
+        may_raise=classes_of(may_raise),
+        database_url=database_url,
+    )
     with HeldFolder() as folder:
         url = database_url or f"sqlite:///{folder / 'ledger.db'}"
         upgrade(url)
         stage = Stage(agent, input, world, url, Slots(folder / "slots"), next_release)
         try:
-            explorer = _Explorer(stage, brokers, lost_answers=lost_answers, cancels=cancels, one_ending=one_ending)
+            explorer = _Explorer(stage, options)
             if faults == 1:
                 explorer.explore(sample, seed)
             else:
@@ -108,16 +124,15 @@ def explore_crashes(
 
 
 class _Explorer:
-    def __init__(
-        self, stage: Stage, brokers: tuple[Broker, ...], *, lost_answers: bool, cancels: bool, one_ending: bool
-    ) -> None:
-        self.stage, self.brokers, self.one_ending = stage, brokers, one_ending
-        self.lost_answers, self.cancels = lost_answers, cancels
+    def __init__(self, stage: Stage, options: Options) -> None:
+        self.stage, self.options = stage, options
         calm = Play(stage).play()
-        if calm.problems:
-            raise AssertionError("the run went wrong without any crash: " + "; ".join(calm.problems))
-        self.expected = calm.ending
-        self.found = Exploration(calm.stretches[0])
+        wrong = list(calm.problems)
+        if self._is_broken(calm.ending):
+            wrong.append(f"it {calm.ending} (an agent that is meant to end so is explored with may_raise=)")
+        if wrong:
+            raise AssertionError("the run went wrong without any crash: " + "; ".join(wrong))
+        self.found = Exploration(calm.ending, calm.stretches[0])
 
     def explore(self, sample: int | None, seed: int | None) -> None:
         singles = self._singles()
@@ -146,17 +161,17 @@ class _Explorer:
     def _seconds(self, first: Fault, broker: Broker) -> list[Fault]:
         """The recovery from a first fault shows what a second one can meet."""
         recovery = self._try((first,), broker).stretches[-1]
-        return faults_at(recovery, lost_answers=self.lost_answers)
+        return faults_at(recovery, lost_answers=self.options.lost_answers)
 
     def _singles(self) -> list[tuple[Fault, Broker]]:
         # A process that goes on keeps its messages; one that dies after a cancel has nothing that hurries the end.
         brokers: dict[Kind, tuple[Broker, ...]] = {
-            "crash": self.brokers,
+            "crash": self.options.brokers,
             "lost answer": ("redelivers",),
             "cancel": ("redelivers",),
             "cancel and crash": ("emptied",),
         }
-        faults = faults_at(self.found.points, lost_answers=self.lost_answers, cancels=self.cancels)
+        faults = faults_at(self.found.points, lost_answers=self.options.lost_answers, cancels=self.options.cancels)
         return [(fault, broker) for fault in faults for broker in brokers[fault.kind]]
 
     def _draw(self, seed: int | None) -> random.Random:
@@ -173,9 +188,13 @@ class _Explorer:
         return play
 
     def _other_ending(self, play: Play, faults: tuple[Fault, ...]) -> list[str]:
-        endings = [self.expected]
-        if any(fault.kind.startswith("cancel") for fault in faults):
-            endings.append((RunStatus.CANCELLED, None))
-        if not self.one_ending or play.ending in endings:
+        cancelled = any(fault.kind.startswith("cancel") for fault in faults)
+        if play.ending.is_like(self.found.ending) or (cancelled and play.ending.status is RunStatus.CANCELLED):
             return []
-        return [f"ended as {play.ending}, and as {self.expected} without a fault"]
+        if self.options.one_ending or self._is_broken(play.ending):
+            return [f"the run {play.ending}; without a fault it {self.found.ending}"]
+        return []
+
+    def _is_broken(self, ending: Ending) -> bool:
+        """Tell whether an exception ended the run that nobody said may do so."""
+        return ending.raised is not None and not is_one_of(ending.raised, self.options.may_raise)

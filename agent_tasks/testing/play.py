@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_tasks.clock import MICROSECONDS
 from agent_tasks.doorbell import InlineBell
@@ -12,11 +12,13 @@ from agent_tasks.errors import LedgerUnavailable
 from agent_tasks.handle import RunHandle
 from agent_tasks.inline import answer
 from agent_tasks.integration import AppState
-from agent_tasks.states import FINISHED, OperationStatus, RunStatus
+from agent_tasks.states import FINISHED, Effect, OperationStatus, RunStatus
 from agent_tasks.sweeper import Sweeper
+from agent_tasks.testing.ending import Ending
 from agent_tasks.testing.faults import Crash, lose_answer
 from agent_tasks.testing.settling import settle_inbox
 from agent_tasks.testing.stage import RUN_ID, StillClock
+from agent_tasks.testing.trail import Trail
 from checkpoint import codec
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class Play:
         stretches: the boundaries crossed before the first fault, from there to the second, and so on.
         met: for each fault that was met, whether an attempt was under way then.
         problems: empty if all went well.
-        ending: status and output of the run.
+        ending: of the run; of one that is stuck, how it was left.
     """
 
     def __init__(self, stage: Stage, faults: Sequence[Fault] = (), broker: Broker = "redelivers") -> None:
@@ -55,7 +57,8 @@ class Play:
         self.stretches: list[list[Point]] = [[]]
         self.met: list[bool] = []
         self.problems: list[str] = []
-        self.ending: tuple[RunStatus, Any] = (RunStatus.QUEUED, None)
+        self.ending = Ending(RunStatus.QUEUED)
+        self._trail = Trail()
         self._faults = deque(faults)
         self._unacked: list[Ring] = []
         self._heard: dict[Ring, None] = {}
@@ -127,13 +130,14 @@ class Play:
                 continue
             if run.status in FINISHED:
                 break
+            self._trail.note(stage.row())
             if run.status is RunStatus.NEEDS_ATTENTION:
                 with suppress(LedgerUnavailable):  # a person who is told so looks again
                     settle_inbox(runtime, stage.world)
             else:
                 self._wait(runtime)
         else:
-            self.problems.append(f"stuck: {run.status} waiting for {run.waiting_for}")
+            self.problems.append(self._trail.why_stuck(stage.row(), stage.questions(), stage.questions(answered=True)))
         for ring in self._heard:  # late copies of every doorbell change nothing
             answer(runtime, self.agent, ring)
         self._check()
@@ -155,7 +159,13 @@ class Play:
         if row is None:
             self.problems.append("the run was lost")
             return
-        self.ending = (RunStatus(row["status"]), None if row["output"] is None else codec.loads(row["output"]))
+        status = RunStatus(row["status"])
+        self.ending = Ending(
+            status,
+            None if row["output"] is None else codec.loads(row["output"]),
+            {} if row["error"] is None else codec.loads(row["error"]),
+            self.stage.step() if status is RunStatus.FAILED else None,
+        )
         self.problems += [f"{fault} was not met" for fault in self._faults]
         self.problems += compare(self.stage.operations(), self.stage.world.effects())
 
@@ -180,14 +190,25 @@ def compare(operations: list[Operation], effects: Counter[str]) -> list[str]:
         effects: how often each operation's effect happened.
     """
     problems = []
-    known = {operation.operation_id: operation for operation in operations if operation.effect != "read"}
+    known = {operation.operation_id: operation for operation in operations}
     for identifier, operation in known.items():
+        if operation.effect is Effect.READ:
+            continue
         count = effects[identifier]
         expected = 1 if operation.status is OperationStatus.SUCCEEDED else 0
-        repeats = operation.effect == "repeatable" and expected == 1
+        repeats = operation.effect is Effect.REPEATABLE and expected == 1
         if count != expected and not (repeats and count > 1):
             problems.append(f"{operation.tool} is {operation.status!s} and happened {count} times")
-    problems += [
-        f"{identifier} happened and no operation knows of it" for identifier in effects if identifier not in known
-    ]
+    for identifier, count in effects.items():
+        if count and identifier not in known:
+            problems.append(
+                f"{identifier} happened ({count}×) and no operation knows of it: an effect outside a tool (in the "
+                "step's own body), or in a `read` that was not recorded, or one that the world counts under another "
+                "name than the operation_id or idempotency_key of its operation"
+            )
+        elif count and known[identifier].effect is Effect.READ:
+            problems.append(
+                f"{known[identifier].tool} is a `read` and had an effect ({count}×, {identifier}): a read has none, "
+                "and may be done again; declare the tool by what it does"
+            )
     return problems

@@ -13,8 +13,10 @@ from agent_tasks.clock import MICROSECONDS, Clock
 from agent_tasks.config import Settings
 from agent_tasks.database import open_engine
 from agent_tasks.doorbell import InlineBell
+from agent_tasks.lines import next_place, step_after
 from agent_tasks.runtime import Runtime
 from agent_tasks.testing.invariants import check_invariants
+from checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from agent_tasks.agent import Agent
     from agent_tasks.boundary import Point
+    from agent_tasks.inbox import InboxItem
     from agent_tasks.operations import Operation
     from agent_tasks.slots import Slots
     from agent_tasks.testing.world import World
@@ -109,6 +112,23 @@ class Stage:
     def operations(self) -> list[Operation]:
         """Return the run's operations."""
         return self._read(lambda connection: self._observing.ledger.of_run(connection, RUN_ID))
+
+    def step(self) -> str | None:
+        """Return the step that follows the run's last checkpoint; of a run that failed, the one it failed in."""
+        row = self.row()
+        if row is None:
+            return None
+        store = self._observing.store
+        try:
+            return step_after(
+                self._read(lambda connection: store.load_parent_of(next_place(row), connection=connection))
+            )
+        except CheckpointError:
+            return None
+
+    def questions(self, *, answered: bool = False) -> list[InboxItem]:
+        """Return what a person is asked about the run now, oldest first; or what was asked and answered."""
+        return self._read(lambda connection: self._observing.inbox.items(connection, RUN_ID, closed=answered))
 
     def violations(self) -> list[str]:
         """Return which invariants the ledger breaks now."""

@@ -91,12 +91,3 @@ def test_a_second_fault_shows_what_a_single_one_cannot(monkeypatch: pytest.Monke
 
     assert alone.problems == []
     assert any("happened 2 times" in problem for problem in both.problems)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"), [({"faults": 3}, "faults must be 1 or 2, got 3"), ({"sample": 0}, "sample must be 1 or more")]
-)
-def test_an_exploration_of_nothing_is_refused(wrong: dict[str, int], said: str) -> None:
-    world = VendorWorld()
-    with pytest.raises(ValueError, match=said):
-        explore_crashes(SHORT_AGENTS["read"](world), {"what": "a"}, world, **wrong)
