@@ -75,8 +75,8 @@ class Exploration:
         """Return the numbers as JSON can hold them.
 
         Returns:
-            ``ending``, ``crossings`` and ``boundaries`` of a run without a fault: how it ended (``status`` with the
-            ``output`` or the ``error``, shortened, and the ``step`` that failed); ``schedules``, how many of them with a fault that met
+            ``ending`` (``status`` with the ``output`` or the ``error``, shortened, and the ``step`` that failed),
+            ``crossings`` and ``boundaries`` of a run without a fault; ``schedules``, how many of them with a fault that met
             an open attempt, the ``seed`` if they were drawn; the same numbers for each boundary (of the last fault); and what
             is ``wrong``.
         """
