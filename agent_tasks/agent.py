@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import TYPE_CHECKING, Any, overload
 
+from celery import Celery
+
+from agent_tasks.declarations import check_function
 from agent_tasks.enqueue import enqueue, recovery_mode
 from agent_tasks.errors import (
     AgentNameTaken,
@@ -20,12 +24,10 @@ from agent_tasks.integration import AppState
 from agent_tasks.retries import OPTIONS, retry_policy
 from agent_tasks.steps import Step
 from agent_tasks.task import register_step
-from agent_tasks.tools import Tool, check_guarded
+from agent_tasks.tools import Tool, check_guarded, listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from celery import Celery
 
     from agent_tasks.runtime import Runtime
 
@@ -34,7 +36,7 @@ class Agent:
     """A job that survives its workers.
 
     Args:
-        name: of the agent; each step is the Celery task ``name.step``.
+        name: of the agent: letters, digits, ``_`` and ``-``; each step is the Celery task ``name.step``.
         app: the Celery app that its workers run.
         tools: everything its steps call that touches the world; each declared with :func:`agent_tasks.tool`.
         max_steps: a run that would take more steps than this waits for a person, who lets it go on for as many again or
@@ -47,7 +49,8 @@ class Agent:
     Raises:
         UnguardedTool: a tool's declaration does not say how its effect is guarded.
         AgentNameTaken: the app has an agent of this name.
-        ConfigurationError: ``max_steps`` is no whole number above 0.
+        ConfigurationError: ``max_steps`` is no whole number above 0, ``app`` no Celery app, or the check no function of a
+            state.
         AgentTasksError: anything else cannot be used.
 
     Example:
@@ -76,6 +79,10 @@ class Agent:
         check_messages: bool = True,
     ) -> None:
         self._check_name(name)
+        if not isinstance(app, Celery):
+            raise ConfigurationError(
+                f"app= of agent {name!r} must be the Celery app that its workers run, got {app!r}."
+            )
         if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
             raise ConfigurationError(f"max_steps= of agent {name!r} must be a whole number above 0, got {max_steps!r}.")
         self.name, self.app, self.max_steps = name, app, max_steps
@@ -86,7 +93,7 @@ class Agent:
         self.steps: dict[str, Step] = {}
         self.start: Step | None = None
         self.tools: dict[str, Tool[..., Any]] = {}
-        for candidate in tools:
+        for candidate in listed(tools, self.subject):
             self._add_tool(check_guarded(candidate, self.subject))
         agents = AppState.of(app).agents
         if name in agents:
@@ -141,11 +148,12 @@ class Agent:
             The step, or the decorator that makes it.
 
         Raises:
-            ConfigurationError: an option about retries cannot be used, or is nearly one.
+            ConfigurationError: an option about retries cannot be used, or is nearly one; or the step is no plain function
+                of the state, or has no name of letters, digits, ``_``, ``-`` and dots.
         """
         if function is None:
-            return lambda f: self._add_step(f, name or f.__name__, start, task_options)
-        return self._add_step(function, name or function.__name__, start, task_options)
+            return lambda f: self._add_step(f, name, start, task_options)
+        return self._add_step(function, name, start, task_options)
 
     def health_check(self, function: Callable[[Any], object]) -> Callable[[Any], object]:
         """Declare the check that a checkpoint must pass before a step goes on from it.
@@ -158,7 +166,7 @@ class Agent:
                 What it raises is a reason, too.
 
         Raises:
-            AgentTasksError: it is no function, or the agent has one.
+            AgentTasksError: it is no plain function of the state, or the agent has one.
 
         Example:
             >>> from celery import Celery
@@ -169,10 +177,7 @@ class Agent:
             >>> cart_is_whole({})
             'the cart is gone'
         """
-        if not callable(function):
-            raise AgentTasksError(
-                f"health_check of agent {self.name!r} must be a function of the state, got {function!r}."
-            )
+        check_function(f"health_check of {self.subject}", function, "the state", error=ConfigurationError)
         if self.own_check is not None:
             raise AgentTasksError(f"agent {self.name!r} has a health check already; let one function call the other.")
         self.own_check = function
@@ -253,22 +258,35 @@ class Agent:
         """Refuse what can only be seen once the whole module is loaded; agents are checked when they are made."""
 
     def _check_name(self, name: str) -> None:
-        if not name or "." in name:
-            raise AgentTasksError(f"an agent's name must be a word without dots, got {name!r}.")
+        if not isinstance(name, str) or not re.fullmatch(r"[\w-]{1,100}", name):
+            raise ConfigurationError(
+                "an agent's name must be a word without dots, of 1 to 100 letters, digits, '_' and '-', since it is the first "
+                f"part of the names of its Celery tasks and of what routes match, got {name!r}."
+            )
 
     def _add_tool(self, tool: Tool[..., Any]) -> None:
         if tool.name in self.tools:
             raise UnguardedTool(f"{self.subject} has two tools named {tool.name!r}: give one of them name=.")
         self.tools[tool.name] = tool
 
-    def _add_step(self, function: Callable[[Any], Any], name: str, start: bool, task_options: dict[str, Any]) -> Step:
+    def _add_step(
+        self, function: Callable[[Any], Any], said: str | None, start: bool, task_options: dict[str, Any]
+    ) -> Step:
+        name: object = getattr(function, "__name__", None) if said is None else said
+        if not isinstance(name, str) or not re.fullmatch(r"[\w.-]{1,100}", name):
+            raise ConfigurationError(
+                f"a step of {self.subject} must have a name of 1 to 100 letters, digits, '_', '-' and dots, got {name!r}: "
+                "give it name=."
+            )
+        subject = f"step {name!r} of {self.subject}"
+        check_function(subject, function, "the state", error=ConfigurationError, then="taken for its outcome")
         if name in self.steps:
             raise UnknownStep(f"agent {self.name!r} has two steps named {name!r}: give one of them name=.")
         if start and self.start is not None:
             raise UnknownStep(
                 f"agent {self.name!r} starts with {self.start.name!r} and with {name!r}: keep one start=True."
             )
-        policy = retry_policy(f"step {name!r} of agent {self.name!r}", task_options)
+        policy = retry_policy(subject, task_options)
         task_options = {option: value for option, value in task_options.items() if option not in OPTIONS}
         step = Step(name, self.name, function, policy)
         self.steps[name] = step

@@ -22,7 +22,7 @@ from agent_tasks.identity import keyed_operation_id, nested_operation_id, operat
 from agent_tasks.ledger import Request, seconds_of
 from agent_tasks.lines import standing_line
 from agent_tasks.runs import is_cancelled
-from agent_tasks.schema import MAX_ID_LENGTH
+from agent_tasks.schema import MAX_ID_LENGTH, is_id
 from agent_tasks.states import Effect, OperationStatus
 from agent_tasks.suspensions import Cancelled, Lost, Suspension
 from agent_tasks.threads import Home
@@ -265,13 +265,13 @@ class Attempt:
         return Request(identifier, tool, ordinal, key, arguments, encoded, digest, outer, timeout)
 
     def _key_of(self, tool: Tool[..., Any], arguments: dict[str, Any]) -> str:
-        key = None if tool.key is None else tool.key(**arguments)
-        if key is None or not 0 < len(str(key)) <= MAX_ID_LENGTH or "\0" in str(key):
+        key: object = None if tool.key is None else tool.key(**arguments)
+        if not isinstance(key, str) or not is_id(key):
             raise ArgumentsNotStorable(
                 f"run {self.run_id!r}: key= of {tool.subject} must return a text of 1 to {MAX_ID_LENGTH} characters "
                 f"without NUL, got {reprlib.repr(key)}; nothing was sent."
             )
-        return str(key)
+        return key
 
     def _check_not_in_itself(self, tool: Tool[..., Any], key: str, identifier: str) -> None:
         if any(body.request.operation_id == identifier for body in bodies.get()):

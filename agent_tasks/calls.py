@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.current import outside_run
+from agent_tasks.declarations import Guard
 from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step, text_of, traceback_of
 from agent_tasks.probing import ask_the_world
 from agent_tasks.putting_off import put_off
@@ -13,7 +14,6 @@ from agent_tasks.recovery import Decision, Promise, decide
 from agent_tasks.retries import retry_after
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply
 from agent_tasks.suspensions import Ask, Asked, RetryLater, Wait, about
-from agent_tasks.tools import Guard
 from agent_tasks.transactional import execute_transactional
 from checkpoint import codec
 from checkpoint.errors import CheckpointError

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.cancelling import cancel
-from agent_tasks.errors import CannotResume, RunCancelled, RunFailed, RunNotFound, RunUnfinished
+from agent_tasks.errors import AgentTasksError, CannotResume, RunCancelled, RunFailed, RunNotFound, RunUnfinished
 from agent_tasks.inbox_client import InboxClient
 from agent_tasks.lines import next_place
 from agent_tasks.outcomes import error_line
@@ -162,7 +163,14 @@ class RunHandle:
             RunCancelled: somebody cancelled the run; says who and why.
             RunFailed: the run ended as failed.
             RunUnfinished: it had not ended in time; says what it waits for.
+            AgentTasksError: ``timeout`` is no number.
         """
+        if timeout is not None and (
+            isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or isnan(timeout)
+        ):
+            raise AgentTasksError(
+                f"timeout= of get() of run {self.run_id!r} must be a number of seconds, or None to wait for good, got {timeout!r}."
+            )
         end = None if timeout is None else time.monotonic() + timeout
         pause = _FIRST_LOOK
         while True:

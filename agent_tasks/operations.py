@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from agent_tasks.clock import Clock
-    from agent_tasks.tools import Guard, Tool
+    from agent_tasks.declarations import Guard
+    from agent_tasks.tools import Tool
 
 #: What of a vendor's words is kept, in characters.
 MAX_SAID = 4000

@@ -12,6 +12,7 @@ from celery.utils.functional import maybe_list
 
 from agent_tasks.agent import Agent
 from agent_tasks.current import attempt_of_this_context
+from agent_tasks.declarations import Guard, checked, effect_of, refuse_lazy
 from agent_tasks.enqueue import make_run
 from agent_tasks.errors import AgentTasksError, ArgumentsNotStorable, RunFailed, ToolFailed, UnguardedTool, did_you_mean
 from agent_tasks.lines import NEXT_STEP
@@ -22,7 +23,7 @@ from agent_tasks.schema import MAX_ID_LENGTH
 from agent_tasks.states import FINISHED, RunStatus
 from agent_tasks.steps import Step
 from agent_tasks.suspensions import Wait
-from agent_tasks.tools import Guard, Tool, check_guarded, checked, effect_of, refuse_lazy
+from agent_tasks.tools import Tool, check_guarded
 from checkpoint import CheckpointState, codec
 from checkpoint.errors import CheckpointError
 

@@ -262,7 +262,13 @@ class AgentTask(LedgerTask):
             )
         default = self.default_retry_delay if countdown is None else countdown
         when: float | datetime = default if eta is None else eta
-        pause = min(max(0.0, seconds_until(self.app, when)), LONGEST_SECONDS)
+        try:
+            pause = min(max(0.0, seconds_until(self.app, when)), LONGEST_SECONDS)
+        except (TypeError, ValueError, AttributeError, OverflowError):
+            raise AgentTasksError(
+                f"run {request.id!r}: task {self.name!r} cannot be retried at {when!r}: countdown= must be a number of "
+                "seconds, eta= a date and time."
+            ) from None
         later = _RetryLater(exc or _raised_now(), when, pause)
         request.agent_retry = later
         raise later

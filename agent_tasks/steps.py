@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from agent_tasks.errors import did_you_mean
+from agent_tasks.errors import did_you_mean, nearest
 from agent_tasks.retries import NO_RETRIES, RetryPolicy
 
 if TYPE_CHECKING:
@@ -83,11 +82,11 @@ def what_is_wrong(returned: Any, steps: Mapping[str, Step]) -> str:
     """Say what a step should have returned instead of this, which is no outcome."""
     if returned is None:
         return "returned nothing; end it with return done(…), return fail(…) or the next step's function."
-    near = get_close_matches(returned, steps, n=1) if isinstance(returned, str) else []
-    if not near:
+    near = nearest(returned, steps) if isinstance(returned, str) else None
+    if near is None:
         return f"must return done(…), fail(…) or a step, got {returned!r}."
-    function = getattr(steps[near[0]].function, "__name__", "")
-    name = function if function.isidentifier() else near[0]
+    function = getattr(steps[near].function, "__name__", "")
+    name = function if function.isidentifier() else near
     if returned in steps:
         return f"returned the name {returned!r}; return the function itself: return {name}."
     return f"returned {returned!r}, which is no step.{did_you_mean(returned, steps)} Return the function itself: return {name}."

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from agent_tasks.errors import OutsideRun, UnguardedTool, did_you_mean
+from agent_tasks.declarations import (
+    Guard,
+    check_bind,
+    check_function,
+    check_identity,
+    check_name,
+    checked,
+    effect_of,
+    parameters_of,
+    refuse_lazy,
+    refuse_unknown,
+    refuse_without_probe,
+)
+from agent_tasks.errors import OutsideRun, UnguardedTool
 from agent_tasks.recovery import Promise
 from agent_tasks.states import Effect
 
@@ -19,26 +32,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-#: Effects of which a lost answer is a doubt.
-_DOUBTFUL = (Effect.KEYED, Effect.PROBED, Effect.MANUAL)
-
-#: How long a transactional body may hold the ledger's rows, unless it says so itself.
-TRANSACTIONAL_TIMEOUT = timedelta(seconds=10)
-
-
-@dataclass(frozen=True)
-class Guard:
-    """How a tool's effect is guarded; the arguments of :func:`tool` that promise something."""
-
-    effect: Effect
-    timeout: timedelta | None = None
-    settle: timedelta = timedelta(0)
-    visible_after: timedelta = timedelta(0)
-    key_lifetime: timedelta | None = None
-    refused: tuple[type[Exception], ...] = ()
-    why: str | None = None
-    record: bool = True
 
 
 class Tool(Generic[P, R]):
@@ -64,17 +57,12 @@ class Tool(Generic[P, R]):
         self.probe_body: Callable[[Operation], Any] | None = None
         self.probe_timeout: timedelta | None = None
         parameters = list(inspect.signature(body).parameters.values())
-        if bind and not parameters:
-            raise UnguardedTool(
-                f"{self.subject} is declared with bind=True and must have a first parameter for its operation, got none."
-            )
         self.signature = inspect.Signature(parameters[1:] if bind else parameters)
-        unknown = [n for n in identity or () if n not in self.signature.parameters]
-        if unknown:
-            raise UnguardedTool(
-                f"identity= of {self.subject} must name its parameters ({', '.join(self.signature.parameters)}), "
-                f"got {unknown[0]!r}.{did_you_mean(unknown[0], self.signature.parameters)}"
-            )
+        check_identity(self.subject, identity, self.signature)
+        if key is not None:
+            names = ", ".join(self.signature.parameters)
+            said = f"what the tool is called with, by name ({names})" if names else "nothing"
+            check_function(f"key= of {self.subject}", key, said, named=self.signature.parameters)
         functools.update_wrapper(self, body)
 
     def __repr__(self) -> str:
@@ -97,6 +85,7 @@ class Tool(Generic[P, R]):
             OutsideRun: the tool has an effect and this is not a step of a run.
             ArgumentsNotStorable: an argument cannot be stored; nothing was sent.
             ToolFailed: the body failed (or the class that ``refused=`` or Python names).
+            TypeError: the arguments do not fit the tool; nothing was sent.
         """
         from agent_tasks.calls import call
         from agent_tasks.current import attempt_of_this_context
@@ -123,7 +112,13 @@ class Tool(Generic[P, R]):
 
     def bind_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments by parameter name, defaults included, as they are recorded."""
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            by_itself = " Its operation is passed by itself, since it has bind=True." if self.bind else ""
+            raise TypeError(
+                f"{self.subject} is called as {self._word}{parameters_of(self.signature)}: {error}. Nothing was sent.{by_itself}"
+            ) from None
         bound.apply_defaults()
         return dict(bound.arguments)
 
@@ -153,13 +148,18 @@ class Tool(Generic[P, R]):
             timeout: of one question; the tool's own ``timeout=`` if not given.
 
         Raises:
-            UnguardedTool: neither the probe nor the tool has a timeout.
+            UnguardedTool: neither the probe nor the tool has a timeout, or it is no function of an operation.
         """
         if function is None:
             return functools.partial(self._set_probe, timeout=timeout)
         return self._set_probe(function, timeout=timeout)
 
     def _set_probe(self, function: Callable[[Operation], Any], *, timeout: timedelta | None) -> Callable[..., Any]:
+        if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta(0)):
+            raise UnguardedTool(
+                f"timeout= of the probe of {self.subject} must be a timedelta of more than 0, got {timeout!r}."
+            )
+        check_function(f"the probe of {self.subject}", function, "an operation")
         timeout = timeout or self.guard.timeout
         if timeout is None:
             raise UnguardedTool(
@@ -170,6 +170,7 @@ class Tool(Generic[P, R]):
         return function
 
 
+@refuse_unknown("tool(…)", " Retries are declared at the step.")
 def tool(
     bare: Callable[..., Any] | None = None,
     /,
@@ -182,7 +183,7 @@ def tool(
     refused: tuple[type[Exception], ...] = (),
     why: str | None = None,
     record: bool = True,
-    bind: bool = False,
+    bind: bool | None = None,
     name: str | None = None,
     identity: tuple[str, ...] | None = None,
     key: Callable[..., str] | None = None,
@@ -200,7 +201,8 @@ def tool(
         refused: exception classes which mean that this request did not happen.
         why: for ``repeatable``, the reason why doing it twice is the same as once; it is recorded.
         record: False for a cheap ``read`` that may be bought again after a crash.
-        bind: hand the operation to the body as its first argument.
+        bind: hand the operation to the body as its first argument. A first parameter named ``operation`` or ``self`` has
+            to say True or False.
         name: keeps the tool's identity over a rename of the function.
         identity: names of the parameters that make two calls the same; all of them by default.
         key: gets the arguments and returns a key that identifies the call in its whole run, beyond the step.
@@ -209,7 +211,9 @@ def tool(
         The decorator, which returns a :class:`Tool`.
 
     Raises:
-        UnguardedTool: the declaration does not say how the effect is guarded; the message says what is missing.
+        UnguardedTool: the declaration does not say how the effect is guarded, or says what nobody would read; the message
+            says what is wrong.
+        ConfigurationError: there is no such option.
 
     Example:
         >>> @tool(effect="read")
@@ -220,12 +224,18 @@ def tool(
     """
 
     def declare(body: Callable[..., R]) -> Tool[..., R]:
-        tool_name = str(name or getattr(body, "__name__", repr(body)))
+        tool_name = str(getattr(body, "__name__", repr(body))) if name is None else name
+        check_name(f"tool {tool_name!r}" if name is None else "a tool", tool_name)
         subject = f"tool {tool_name!r}"
+        if not callable(body):
+            raise UnguardedTool(f"{subject} must be a function, got {body!r}.")
+        if not isinstance(record, bool):
+            raise UnguardedTool(f"record= of {subject} must be True or False, got {record!r}.")
         guard = Guard(effect_of(subject, effect), timeout, settle, visible_after, key_lifetime, refused, why, record)
         guard = checked(subject, guard)
         refuse_lazy(subject, body)
-        return Tool(body, tool_name, guard, bind=bind, identity=identity, key=key)
+        bound = check_bind(subject, body, bind)
+        return Tool(body, tool_name, guard, bind=bound, identity=identity, key=key)
 
     if bare is not None:
         declare(bare)
@@ -233,95 +243,29 @@ def tool(
     return declare
 
 
-def effect_of(subject: str, effect: str | None) -> Effect:
-    """Return the effect of this name."""
-    known = [str(e) for e in Effect]
-    if effect is None:
-        raise UnguardedTool(
-            f"{subject} has no effect=: say what it does to the world, one of {', '.join(known)}. "
-            "A query is a read; a payment with an idempotency key is keyed; one that can be looked up is probed; "
-            "a message that can do neither is manual."
-        )
-    if effect not in known:
-        raise UnguardedTool(
-            f"effect= of {subject} must be one of {', '.join(known)}, got {effect!r}."
-            + did_you_mean(str(effect), known)
-        )
-    return Effect(effect)
+def listed(tools: object, owner: str) -> list[object]:
+    """Return what stands in a ``tools=``.
 
-
-def checked(subject: str, guard: Guard) -> Guard:
-    """Return the guard with its defaults if it is whole."""
-    for field in ("timeout", "settle", "visible_after", "key_lifetime"):
-        value = getattr(guard, field)
-        if value is not None and (not isinstance(value, timedelta) or value < timedelta(0)):
-            raise UnguardedTool(f"{field}= of {subject} must be a timedelta of 0 or more, got {value!r}.")
-    if guard.timeout is not None and not guard.timeout:
-        raise UnguardedTool(f"timeout= of {subject} must be more than 0, got {guard.timeout!r}.")
-    if guard.effect in (Effect.PROBED, Effect.MANUAL) and guard.timeout is None:
-        raise UnguardedTool(
-            f"{subject} is {str(guard.effect)!r} and has no timeout=: without a deadline for the whole call nobody "
-            "can ever ask whether it happened. Give timeout=timedelta(seconds=…) and stop the body by it."
-        )
-    if guard.effect is Effect.KEYED and not guard.key_lifetime:
-        raise UnguardedTool(
-            f"{subject} is 'keyed' and has no key_lifetime=: how long does the vendor honour an idempotency key? "
-            "After that time the same key would act again."
-        )
-    if guard.effect is not Effect.KEYED and guard.key_lifetime is not None:
-        raise UnguardedTool(f"key_lifetime= of {subject} belongs to effect='keyed', got {str(guard.effect)!r}.")
-    if guard.effect is Effect.REPEATABLE and not guard.why:
-        raise UnguardedTool(
-            f"{subject} is 'repeatable' and has no why=: say in a sentence why doing it twice is the same as once."
-        )
-    if not guard.record and guard.effect is not Effect.READ:
-        raise UnguardedTool(f"record=False of {subject} is for effect='read' only, got {str(guard.effect)!r}.")
-    declared: object = guard.refused
-    if not isinstance(declared, tuple):
-        raise UnguardedTool(f"refused= of {subject} must be a tuple of exception classes, got {declared!r}.")
-    for refusal in declared:
-        if not (isinstance(refusal, type) and issubclass(refusal, Exception)):
-            raise UnguardedTool(f"refused= of {subject} must hold exception classes, got {refusal!r}.")
-        if guard.effect in _DOUBTFUL and issubclass(TimeoutError, refusal):
-            raise UnguardedTool(
-                f"refused= of {subject} holds {refusal.__name__}, which a lost answer raises too: the effect may have "
-                "happened then. List the exceptions that you raise where the vendor said no."
-            )
-    return _with_defaults(guard)
-
-
-def refuse_lazy(subject: str, body: Callable[..., Any]) -> None:
-    """Refuse a body whose call does nothing yet: it would be recorded as done without having begun."""
-    for is_lazy, kind in (
-        (inspect.iscoroutinefunction, "async"),
-        (inspect.isgeneratorfunction, "a generator"),
-        (inspect.isasyncgenfunction, "an async generator"),
-    ):
-        if is_lazy(body):
-            raise UnguardedTool(
-                f"{subject} must be a plain function, got {kind}: calling it does nothing yet, and would be recorded "
-                "as done. Wrap it, for example in a function that calls asyncio.run(…)."
-            )
-
-
-def _with_defaults(guard: Guard) -> Guard:
-    if guard.effect is Effect.TRANSACTIONAL and guard.timeout is None:
-        return replace(guard, timeout=TRANSACTIONAL_TIMEOUT)
-    return guard
+    Raises:
+        UnguardedTool: it is no list, such as one tool by itself.
+    """
+    if isinstance(tools, (Tool, str)) or not isinstance(tools, Iterable):
+        one = tools.name if isinstance(tools, Tool) else getattr(tools, "__name__", None)
+        remedy = f"Write tools=[{one}]." if one else "It may be empty: tools=[]."
+        raise UnguardedTool(f"tools= of {owner} must be a list of tools, got {tools!r}. {remedy}")
+    return list(tools)
 
 
 def check_guarded(candidate: object, owner: str) -> Tool[..., Any]:
     """Return the tool if its owner, an agent or a plain task, may start with it.
 
     Raises:
-        UnguardedTool: it is no tool, or ``probed`` without a probe.
+        UnguardedTool: it is no tool, or has no probe and is ``probed`` or declares what a probe needs.
     """
     if not isinstance(candidate, Tool):
         name = getattr(candidate, "__name__", repr(candidate))
         raise UnguardedTool(f"{owner}: {name!r} is in tools= and not declared as a tool. Put @tool(effect=…) above it.")
-    if candidate.guard.effect is Effect.PROBED and candidate.probe_body is None:
+    if candidate.probe_body is None:
         said = owner if candidate.subject == owner else f"{owner}: {candidate.subject}"
-        raise UnguardedTool(
-            f"{said} is 'probed' and has no probe. Declare one with @{candidate._word}.probe, or make it effect='manual', where a person is asked."
-        )
+        refuse_without_probe(said, candidate._word, candidate.guard)
     return candidate

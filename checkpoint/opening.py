@@ -63,7 +63,7 @@ def _engine(url: str) -> Engine:
         raise UnknownStore(str(url), f"a URL looks like {', '.join(_EXAMPLES.values())}") from error
     shown = parsed.render_as_string(hide_password=True)
     if parsed.drivername not in _EXAMPLES:
-        near = get_close_matches(parsed.drivername, _EXAMPLES, n=1, cutoff=0.5)
+        near = get_close_matches(parsed.drivername, _EXAMPLES, n=1, cutoff=0.75)
         known = f"did you mean {_EXAMPLES[near[0]]}?" if near else f"schemes are {', '.join(_EXAMPLES)}"
         raise UnknownStore(shown, known)
     if parsed.drivername == "sqlite":

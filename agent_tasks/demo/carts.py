@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypedDict, cast
+
+from agent_tasks.errors import nearest
 
 __all__ = ["BUILT_IN_CARTS", "Cart", "CartError", "Item", "Receipt", "load_carts", "receipt", "total_cents"]
 
@@ -146,8 +147,8 @@ def _check(place: str, value: object, fields: dict[str, _Field]) -> None:
         raise CartError(f"{place} must be a JSON object, got {_shown(value)}.")
     for name in value:
         if name not in fields:
-            near = get_close_matches(name, fields, n=1)
-            advice = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(fields)}."
+            near = nearest(name, fields)
+            advice = f"did you mean {near!r}?" if near else f"it has {', '.join(fields)}."
             raise CartError(f"{place}: {name!r} is not a field; {advice}")
     for name, field in fields.items():
         if name not in value:

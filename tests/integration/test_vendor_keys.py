@@ -10,8 +10,8 @@ import pytest
 
 from agent_tasks import Operation, done
 from agent_tasks.clock import Clock
+from agent_tasks.declarations import Guard
 from agent_tasks.states import OperationStatus, RunStatus
-from agent_tasks.tools import Guard
 from tests.market import KEY_LIFE, Market, market
 from tests.vendor_server import LOST_ON_THE_WAY, RESET, Bank
 

@@ -20,6 +20,7 @@ from agent_tasks import (
     RunUnfinished,
     UnguardedTool,
     done,
+    fail,
     tool,
 )
 from agent_tasks.config import Settings
@@ -110,6 +111,9 @@ def two_starts(here: OneProcess) -> object:
 def two_steps(here: OneProcess) -> object:
     agent = here.agent(create=lambda _state: done())
     return agent.step(lambda _state: done(), name="create")
+
+
+async def asynchronous(_state: Any) -> Any: ...
 
 
 def plain_function(here: OneProcess) -> object:
@@ -406,7 +410,73 @@ CASES = [
     Case("two tools with one name", two_tools, UnguardedTool, r"agent 'order' has two tools named 'price'"),
     Case("two first steps", two_starts, UnknownStep, r"starts with 'create' and with 'again': keep one start=True"),
     Case("two steps with one name", two_steps, UnknownStep, r"has two steps named 'create'"),
-    Case("a name with a dot", lambda here: here.agent(name="a.b"), AgentTasksError, r"a word without dots, got 'a\.b'"),
+    Case(
+        "a name with a dot", lambda here: here.agent(name="a.b"), AgentTasksError, r"a word without dots, .* got 'a\.b'"
+    ),
+    Case("a name of two words", lambda here: here.agent(name="bad name!"), ConfigurationError, r"got 'bad name!'\."),
+    Case(
+        "a name that is a number",
+        lambda here: here.agent(name=3),
+        ConfigurationError,
+        r"a word without dots, .*got 3\.",
+    ),  # type: ignore[arg-type]
+    Case(
+        "an app that is a text",
+        lambda _here: Agent("order", app="shop"),  # type: ignore[arg-type]
+        ConfigurationError,
+        r"app= of agent 'order' must be the Celery app that its workers run, got 'shop'\.",
+    ),
+    Case(
+        "a tool in place of a list of tools",
+        lambda here: Agent("order", app=here.app, tools=charging(here)),
+        UnguardedTool,
+        r"tools= of agent 'order' must be a list of tools, got <tool charge .*>\. Write tools=\[charge\]\.",
+    ),
+    Case(
+        "no tools at all",
+        lambda here: Agent("order", app=here.app, tools=None),  # type: ignore[arg-type]
+        UnguardedTool,
+        r"must be a list of tools, got None\. It may be empty: tools=\[\]\.",
+    ),
+    Case(
+        "an async step",
+        lambda here: here.agent(create=asynchronous),
+        ConfigurationError,
+        r"step 'create' of agent 'order' must be a plain function, got async: calling it does nothing yet, and would be taken "
+        r"for its outcome\. Wrap it, .*asyncio\.run",
+    ),
+    Case(
+        "a step that takes no state",
+        lambda here: here.agent(create=lambda: fail("no")),  # type: ignore[arg-type, misc]
+        ConfigurationError,
+        r"step 'create' of agent 'order' must be a function of the state, got one of \(\): too many positional arguments",
+    ),
+    Case(
+        "a step without a name",
+        lambda here: here.agent().step(lambda _state: done()),
+        ConfigurationError,
+        r"a step of agent 'order' must have a name .*, got '<lambda>': give it name=",
+    ),
+    Case(
+        "an async health check",
+        lambda here: here.agent().health_check(asynchronous),
+        ConfigurationError,
+        r"health_check of agent 'order' must be a plain function, got async",
+    ),
+    Case(
+        "a health check that takes no state",
+        lambda here: here.agent().health_check(lambda: True),  # type: ignore[arg-type, misc]
+        ConfigurationError,
+        r"health_check of agent 'order' must be a function of the state, got one of \(\)",
+    ),
+    Case(
+        "a time-out of get that is a text",
+        lambda here: here.run(here.agent(create=lambda _state: done())).get(timeout="x"),  # type: ignore[arg-type]
+        AgentTasksError,
+        r"timeout= of get\(\) of run 'run-1' must be a number of seconds, .* got 'x'\.",
+        written=RUN_ONLY | {"agent_checkpoint_checkpoints": 2},
+        run_status="succeeded",
+    ),
     Case("no first step", no_start, UnknownStep, r"has 2 steps and none with start=True"),
     # settings
     Case(

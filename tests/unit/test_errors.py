@@ -59,7 +59,16 @@ def test_a_run_that_did_not_end_in_time_is_a_timeout_of_python() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "said"), [("keyd", " Did you mean 'keyed'?"), ("KEYED", ""), ("nothing like it", ""), ("", "")]
+    ("word", "said"),
+    [
+        ("keyd", " Did you mean 'keyed'?"),
+        ("KEYED", ""),
+        ("nothing like it", ""),
+        ("", ""),
+        ("kyeed", " Did you mean 'keyed'?"),
+        ("manuscript", ""),
+        ("ready to go", ""),
+    ],
 )
 def test_a_near_miss_is_suggested(word: str, said: str) -> None:
     assert did_you_mean(word, ["read", "keyed", "manual"]) == said

@@ -94,7 +94,7 @@ def doubtful(here: OneProcess, effect: str, error: BaseException) -> Agent:
     """Return an agent whose request is answered with this error."""
     declaration: dict[str, Any] = {"key_lifetime": SECONDS} if effect == "keyed" else {"timeout": SECONDS}
 
-    @tool(effect=effect, why="sets a value", **declaration)
+    @tool(effect=effect, **declaration)
     def charge() -> None:
         raise error
 

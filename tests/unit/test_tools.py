@@ -25,10 +25,11 @@ from agent_tasks import (
     done,
     tool,
 )
-from agent_tasks.errors import UnorderedCalls
+from agent_tasks.declarations import TRANSACTIONAL_TIMEOUT
+from agent_tasks.errors import ConfigurationError, UnorderedCalls
 from agent_tasks.recovery import Promise
 from agent_tasks.states import Effect
-from agent_tasks.tools import TRANSACTIONAL_TIMEOUT, check_guarded
+from agent_tasks.tools import check_guarded
 from tests.one_process import OneProcess
 
 SECONDS = timedelta(seconds=10)
@@ -58,6 +59,17 @@ async def stream() -> Any:
 def nothing() -> None: ...
 
 
+def mailing(to: str, words: str) -> None: ...
+
+
+async def asynchronous_key(to: str, words: str) -> str:
+    return to
+
+
+class Lazy:
+    async def __call__(self) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("declaration", "body", "message"),
     [
@@ -77,6 +89,64 @@ def nothing() -> None: ...
         ({"effect": "transaction"}, nothing, r"got 'transaction'\. Did you mean 'transactional'\?"),
         ({"effect": "prob"}, nothing, r"got 'prob'\. Did you mean 'probed'\?"),
         ({"effect": "read", "name": "look"}, asynchronous, r"tool 'look' must be a plain function"),
+        ({"effect": "read"}, Lazy(), r"must be a plain function, got async"),
+        ({"effect": "read", "name": 3}, nothing, r"name= of a tool must be a text of 1 to 200 characters .*, got 3\."),
+        ({"effect": "read", "name": ""}, nothing, r"name= of a tool must be a text .*, got ''"),
+        ({"effect": "read"}, 3, r"tool '3' must be a function, got 3"),
+        ({"effect": "read", "record": 1}, nothing, r"record= of tool 'nothing' must be True or False, got 1"),
+        ({"effect": "read", "bind": "yes"}, nothing, r"bind= of tool 'nothing' must be True or False, got 'yes'"),
+        ({"effect": "read", "bind": True}, lambda *, op: op, r"a first parameter .*, got 'op', which is given by name"),
+        (
+            {"effect": "read"},
+            lambda operation, to: to,
+            r"the first parameter .* is 'operation', and bind=True is missing",
+        ),
+        ({"effect": "read"}, lambda _operation: None, r"is '_operation', and bind=True is missing"),
+        (
+            {"effect": "read"},
+            lambda self, to: to,
+            r"is 'self', and bind=True is missing: .* Write bind=False if they do",
+        ),
+        (
+            {"effect": "read", "identity": "to"},
+            mailing,
+            r"must be a tuple of names .*, got 'to'\. Write identity=\('to',\)",
+        ),
+        (
+            {"effect": "read", "identity": 3},
+            mailing,
+            r"identity= of tool 'mailing' must be a tuple of names .*, got 3\.",
+        ),
+        (
+            {"effect": "read", "key": "to"},
+            mailing,
+            r"key= .* must be a function of what .* by name \(to, words\), got 'to'",
+        ),
+        ({"effect": "read", "key": lambda zz: zz}, mailing, r"key= of tool 'mailing' .*got one of \(zz\): .*'(zz|to)'"),
+        ({"effect": "read", "key": lambda to: to}, mailing, r"by name \(to, words\), got one of \(to\): .*'words'"),
+        (
+            {"effect": "read", "key": asynchronous_key},
+            mailing,
+            r"key= of tool 'mailing' must be a plain function, got async",
+        ),
+        (
+            {"effect": "manual", "timeout": SECONDS, "why": "no"},
+            nothing,
+            r"why= of .* belongs to effect='repeatable', got 'm",
+        ),
+        ({"effect": "repeatable", "why": 3}, nothing, r"why= of tool 'nothing' must be a sentence, got 3"),
+        ({"effect": "read", "settle": SECONDS}, nothing, r"settle= of tool 'nothing' belongs to .*, got 'read'"),
+        ({"effect": "transactional", "settle": SECONDS}, nothing, r"settle= of .* belongs to .*, got 'transactional'"),
+        (
+            {"effect": "repeatable", "why": "sets", "settle": SECONDS},
+            nothing,
+            r"settle= .* a deadline, .* give timeout=",
+        ),
+        (
+            {"effect": "read", "visible_after": SECONDS},
+            nothing,
+            r"visible_after= .* belongs to a probe, .*effect='read'",
+        ),
     ],
 )
 def test_a_declaration_that_guards_nothing_is_refused(
@@ -104,9 +174,60 @@ def test_a_declaration_becomes_a_promise(declaration: dict[str, Any], promise: P
 
 
 def test_a_transactional_tool_has_a_timeout_and_keeps_what_else_it_was_declared_with() -> None:
-    guard = tool(effect="transactional", refused=(ValueError,), why="one commit")(nothing).guard
-    assert (guard.timeout, guard.refused, guard.why) == (TRANSACTIONAL_TIMEOUT, (ValueError,), "one commit")
+    guard = tool(effect="transactional", refused=(ValueError,))(nothing).guard
+    assert (guard.timeout, guard.refused) == (TRANSACTIONAL_TIMEOUT, (ValueError,))
     assert tool(effect="transactional", timeout=SECONDS)(nothing).guard.timeout == SECONDS
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("retires", r"tool\(…\) has no option retires=\. Retries are declared at the step\. It has: effect, timeout,"),
+        ("identitty", r"has no option identitty=\. Did you mean 'identity'\?"),
+    ],
+)
+def test_an_option_that_no_tool_has_is_answered_with_those_that_it_has(option: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        tool(effect="read", **{option: 3})(nothing)  # type: ignore[call-overload, arg-type, unused-ignore]
+
+
+def test_a_first_parameter_may_be_called_operation_where_it_is_said_that_callers_pass_it() -> None:
+    calculate = tool(effect="read", bind=False)(lambda operation, number: f"{operation} {number}")
+    assert calculate("add", 3) == "add 3"
+
+
+@pytest.mark.parametrize(
+    ("option", "effect", "guard"),
+    [
+        ("settle", "keyed", {"key_lifetime": SECONDS}),
+        ("visible_after", "keyed", {"key_lifetime": SECONDS}),
+        ("visible_after", "manual", {"timeout": SECONDS}),
+    ],
+)
+def test_what_only_a_probe_reads_is_refused_without_one(option: str, effect: str, guard: dict[str, Any]) -> None:
+    charge = tool(effect=effect, name="charge", **guard, **{option: SECONDS})(nothing)
+    with pytest.raises(
+        UnguardedTool, match=rf"{option}= of agent 'order': tool 'charge' says when its probe may be asked"
+    ):
+        check_guarded(charge, "agent 'order'")
+    charge.probe(timeout=SECONDS)(lambda _operation: NotHappened())
+    assert check_guarded(charge, "agent 'order'") is charge
+
+
+@pytest.mark.parametrize(
+    ("probe", "said"),
+    [
+        ("look", r"the probe of tool 'nothing' must be a function of an operation, got 'look'"),
+        (lambda: None, r"must be a function of an operation, got one of \(\): too many positional arguments"),
+        (asynchronous_key, r"the probe of tool 'nothing' must be a plain function, got async"),
+    ],
+)
+def test_a_probe_that_cannot_be_asked_is_refused_at_once(probe: Any, said: str) -> None:
+    charge = tool(effect="probed", timeout=SECONDS)(nothing)
+    with pytest.raises(UnguardedTool, match=said):
+        charge.probe(probe)
+    with pytest.raises(UnguardedTool, match=r"timeout= of the probe .* must be a timedelta of more than 0, got 5"):
+        charge.probe(timeout=5)(lambda _operation: NotHappened())  # type: ignore[call-overload]
 
 
 def test_a_tool_looks_like_its_function() -> None:
@@ -202,7 +323,31 @@ def test_arguments_that_do_not_fit_are_a_type_error_before_anything_is_recorded(
         here.requests.append(to)
 
     run = here.run(here.agent(mail, send=lambda _state: done(mail())))
-    with pytest.raises(RunFailed, match="TypeError: missing a required argument: 'to'"):
+    said = r"TypeError: tool 'mail' is called as mail\(to\): missing a required argument: 'to'\. Nothing was sent\.$"
+    with pytest.raises(RunFailed, match=said):
+        run.get(timeout=0)
+    assert (here.requests, run.operations()) == ([], [])
+
+
+def test_whoever_passes_the_operation_hears_that_it_is_passed_by_itself(here: OneProcess) -> None:
+    @tool(effect="manual", timeout=SECONDS, bind=True)
+    def mail(operation: Operation, to: str) -> None:
+        here.requests.append(to)
+
+    run = here.run(here.agent(mail, send=lambda _state: done(mail(None, "kim"))))
+    with pytest.raises(RunFailed, match=r"called as mail\(to\): too many .* Its operation is passed by itself"):
+        run.get(timeout=0)
+
+
+@pytest.mark.parametrize("returned", [1, None, "", b"k", "x" * 201])
+def test_a_key_that_is_no_text_is_named_before_anything_is_sent(here: OneProcess, returned: Any) -> None:
+    mail = tool(effect="manual", timeout=SECONDS, name="mail", key=lambda to: returned)(
+        lambda to: here.requests.append([to])
+    )
+    run = here.run(here.agent(mail, send=lambda _state: done(mail("kim"))))
+    with pytest.raises(
+        RunFailed, match=r"key= of tool 'mail' must return a text of 1 to 200 characters without NUL, got"
+    ):
         run.get(timeout=0)
     assert (here.requests, run.operations()) == ([], [])
 
