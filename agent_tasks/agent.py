@@ -257,7 +257,7 @@ class Agent:
     def check_ready(self) -> None:
         """Refuse what can only be seen once the whole module is loaded; agents are checked when they are made."""
 
-    def _check_name(self, name: str) -> None:
+    def _check_name(self, name: object) -> None:
         if not isinstance(name, str) or not re.fullmatch(r"[\w-]{1,100}", name):
             raise ConfigurationError(
                 "an agent's name must be a word without dots, of 1 to 100 letters, digits, '_' and '-', since it is the first "

@@ -21,6 +21,7 @@ from agent_tasks.errors import (
 from agent_tasks.identity import keyed_operation_id, nested_operation_id, operation_id, renewed_operation_id
 from agent_tasks.ledger import Request, seconds_of
 from agent_tasks.lines import standing_line
+from agent_tasks.refusals import refused_argument
 from agent_tasks.runs import is_cancelled
 from agent_tasks.schema import MAX_ID_LENGTH, is_id
 from agent_tasks.states import Effect, OperationStatus
@@ -243,9 +244,8 @@ class Attempt:
             with outside_run():
                 encoded, digest = codec.dumps(arguments), codec.digest(identity)
         except CheckpointError as error:
-            raise ArgumentsNotStorable(
-                f"run {self.run_id!r}: the arguments of {tool.subject} cannot be stored, so nothing was sent: {error}"
-            ) from error
+            said = refused_argument(error, arguments, tool.subject, ", so nothing was sent")
+            raise ArgumentsNotStorable(f"run {self.run_id!r}: {said}") from error
         outer = next((body.request.operation_id for body in reversed(bodies.get())), None)
         ordinal, key = -1, None
         if tool.key is not None:

@@ -155,9 +155,9 @@ def _act(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
     if decision is Decision.CONFLICT:
         return _other_arguments(attempt, request, seen)
     if decision is Decision.ASK_RESULT:
-        return attempt.suspend(
-            Ask(f"what was the result of {tool.name}?", (about(Question.RESULT, seen, error=seen.error),))
-        )
+        why = f" It could not be stored: {seen.error['text']}" if seen.error else ""
+        question = about(Question.RESULT, seen, error=seen.error)
+        return attempt.suspend(Ask(f"what was the result of {tool.name}?{why}", (question,)))
     if decision is Decision.ASK_SENDS:
         return attempt.suspend(
             Ask(
@@ -217,7 +217,7 @@ def _read(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
         with attempt.body_of(request):
             value = runtime.boundary.effect(tool.name, lambda: tool.run(request.unsent(attempt), request.arguments))
         with outside_run():
-            result = codec.dumps(value)
+            result = codec.dumps(value, "result")
     except CRASHES:
         raise
     except RetryLater as later:
@@ -266,7 +266,7 @@ def _succeeded(attempt: Attempt, request: Request, operation: Operation, value: 
     recorder = attempt.runtime.recorder
     try:
         with outside_run():
-            result = codec.dumps(value)
+            result = codec.dumps(value, "result")
     except BaseException as error:  # noqa: BLE001 - a value may do anything when it is looked at
         # It happened. Running the body again would make it happen again, so a person says what the result was.
         failure = describe_failure(error, request.tool.known_errors)

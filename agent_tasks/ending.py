@@ -15,6 +15,7 @@ from agent_tasks.errors import LedgerUnavailable, StepSuspended
 from agent_tasks.fallback import fall_back
 from agent_tasks.lines import NEXT_STEP
 from agent_tasks.outcomes import Done, Fail, Next, Outcome, error_line
+from agent_tasks.refusals import refused_end
 from agent_tasks.retries import Retry, ended_on
 from agent_tasks.runs import is_cancelled
 from agent_tasks.states import FINISHED, Question, RunStatus
@@ -110,8 +111,10 @@ class Ending:
             return  # the lease expires, or a later attempt finds what was recorded
         except UnstorableValue as error:  # the step's state or output: nothing was written
             attempt.raised = error
-            attempt.failure = {"type": type(error).__name__, "text": str(error), "traceback": ""}
-            self._commit(attempt, Fail(str(error)))
+            subject = f"step {attempt.step!r}" if attempt.run["task"] is None else attempt.agent.subject
+            said = refused_end(error, subject)
+            attempt.failure = {"type": type(error).__name__, "text": said, "traceback": ""}
+            self._commit(attempt, Fail(said))
             return
         except CheckpointError as error:  # what it would follow was damaged meanwhile; the next attempt looks at it
             pause = runtime.settings.backoff_seconds(attempt.number)

@@ -14,6 +14,7 @@ from agent_tasks.errors import (
 )
 from agent_tasks.handle import RunHandle
 from agent_tasks.lines import NEXT_STEP
+from agent_tasks.refusals import refusal
 from agent_tasks.schema import MAX_ID_LENGTH, is_id
 from agent_tasks.states import Recovery
 from checkpoint import CheckpointState, codec
@@ -54,7 +55,7 @@ def enqueue(
         codec.dumps(state)
     except CheckpointError as error:
         raise ArgumentsNotStorable(
-            f"the input of agent {agent.name!r} cannot be stored, so no run was made: {error}"
+            refusal(error, f"the input of agent {agent.name!r}", ", so no run was made")
         ) from error
     runtime = agent.runtime
     row = make_run(

@@ -60,8 +60,11 @@ class RunHandle:
 
     @property
     def waiting_for(self) -> str | None:
-        """What an unfinished run waits for, in words."""
-        waiting: str | None = self._row()["waiting_for"]
+        """What an unfinished run waits for, in words; None of one that runs, or has ended."""
+        row = self._row()
+        waiting: str | None = row["waiting_for"] or (
+            waits_for_worker(row) if row["status"] == RunStatus.QUEUED else None
+        )
         return waiting
 
     def cancel(self, *, who: str, why: str) -> bool:
@@ -165,11 +168,10 @@ class RunHandle:
             RunUnfinished: it had not ended in time; says what it waits for.
             AgentTasksError: ``timeout`` is no number.
         """
-        if timeout is not None and (
-            isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or isnan(timeout)
-        ):
+        given: object = timeout
+        if given is not None and (isinstance(given, bool) or not isinstance(given, (int, float)) or isnan(given)):
             raise AgentTasksError(
-                f"timeout= of get() of run {self.run_id!r} must be a number of seconds, or None to wait for good, got {timeout!r}."
+                f"timeout= of get() of run {self.run_id!r} must be a number of seconds, or None to wait for good, got {given!r}."
             )
         end = None if timeout is None else time.monotonic() + timeout
         pause = _FIRST_LOOK
@@ -184,12 +186,14 @@ class RunHandle:
 
     def _unfinished(self, row: RowMapping, timeout: float | None) -> str:
         said = f"run {self.run_id!r} is {row['status']}" + (f" after {timeout:g} s" if timeout else "")
-        if row["waiting_for"]:
+        if row["status"] == RunStatus.QUEUED:
+            said += f", it waits for {waits_for_worker(row)}. {_who_works(row)}"
+        elif row["waiting_for"]:
             said += f", it waits: {row['waiting_for']}"
         for item in self.inbox():
             about = f" about {item.detail['tool']}" if "tool" in item.detail else ""
             said += f"; a person is asked: {item.question!s}{about} ({' or '.join(item.replies)}, item {item.item_id})"
-        return f"{said}."
+        return said if said.endswith("?") else f"{said}."
 
     def _row(self) -> RowMapping:
         row = self._runtime.boundary.read(
@@ -198,6 +202,19 @@ class RunHandle:
         if row is None:
             raise RunNotFound(f"no run {self.run_id!r} in this ledger. Was it deleted, or is this another database?")
         return row
+
+
+def waits_for_worker(row: RowMapping) -> str:
+    """Return what a queued run waits for, in words that follow "waits for"."""
+    return f"a worker on queue {row['queue']!r}"
+
+
+def _who_works(row: RowMapping) -> str:
+    """Ask whether there is anybody who would take a queued run."""
+    declared = (
+        f"step {row['next_step']!r} of agent {row['agent']!r}" if row["task"] is None else f"task {row['agent']!r}"
+    )
+    return f"Is one running (celery -A yourapp worker -Q {row['queue']}), and does it import the module that declares {declared}?"
 
 
 def _output(row: RowMapping) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agent_tasks.errors import BadOutcome
 from agent_tasks.steps import StepState
 
 if TYPE_CHECKING:
@@ -54,10 +55,15 @@ def fail(reason: str) -> Fail:
     Args:
         reason: said by ``run.get()`` in its ``RunFailed``.
 
+    Raises:
+        BadOutcome: the reason is no text.
+
     Example:
         >>> fail("the card was declined")
         Fail(reason='the card was declined')
     """
+    if not isinstance(reason, str):
+        raise BadOutcome(f"fail(…) takes the reason as a text, got {reason!r}: write fail(str(…)) if that says it.")
     return Fail(reason)
 
 

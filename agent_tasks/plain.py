@@ -18,6 +18,7 @@ from agent_tasks.errors import AgentTasksError, ArgumentsNotStorable, RunFailed,
 from agent_tasks.lines import NEXT_STEP
 from agent_tasks.operations import recorded_failure
 from agent_tasks.outcomes import Done, error_line
+from agent_tasks.refusals import refused_argument
 from agent_tasks.retries import OPTIONS, refuse_near_misses, whole_number
 from agent_tasks.schema import MAX_ID_LENGTH
 from agent_tasks.states import FINISHED, RunStatus
@@ -148,9 +149,8 @@ class PlainJob(Agent):
             codec.dumps(state)
             digest, dedupe_key = codec.digest(arguments), self._dedupe_key(arguments)
         except CheckpointError as error:
-            raise ArgumentsNotStorable(
-                f"the arguments of task {self.name!r} cannot be stored, so no run was made: {error}"
-            ) from error
+            said = refused_argument(error, arguments, self.subject, ", so no run was made")
+            raise ArgumentsNotStorable(said) from error
         values |= {"next_step": STEP, "task": self.name, "message": message.encoded(self.name)}
         values |= {"keeps_result": int(message.is_awaited), "agent": self.name, "input_digest": digest}
         followed = self._followed(runtime, run_id) if dedupe_key is not None and own_id else None
@@ -229,7 +229,7 @@ class PlainJob(Agent):
         """Return the exception that a failed run ended on, if its class is known here: the same in every answer."""
         return recorded_failure(codec.loads(row["error"]), self.known_errors, original)
 
-    def _check_name(self, name: str) -> None:
+    def _check_name(self, name: object) -> None:
         """Any name of a Celery task will do."""
 
 

@@ -80,16 +80,16 @@ def _happened(attempt: Attempt, tool: Tool[..., Any], operation: Operation, answ
     recorder = attempt.runtime.recorder
     try:
         with outside_run():
-            result = codec.dumps(answer.result)
+            result = codec.dumps(answer.result, "result")
     except BaseException as error:  # noqa: BLE001 - a value may do anything when it is looked at
-        failure = codec.dumps(describe_failure(error, tool.known_errors))
+        failure = describe_failure(error, tool.known_errors)
         recorder.answer(
             attempt,
             operation,
-            "happened, with a result that cannot be stored",
+            f"happened, with a result that cannot be stored: {failure['text']}",
             settles=OperationStatus.SUCCEEDED,
             result_missing=1,
-            error=failure,
+            error=codec.dumps(failure),
         )
         return
     recorder.answer(

@@ -214,7 +214,7 @@ class Runs:
             status=status,
             seq=attempt.seq if advance else attempt.seq - 1,
             next_step=None,
-            output=codec.dumps(output) if status is RunStatus.SUCCEEDED else None,
+            output=codec.dumps(output, "output") if status is RunStatus.SUCCEEDED else None,
             error=None if error is None else codec.dumps(error),
             due_at=self.result_due(),
             finished_at=self.clock.now(),

@@ -155,9 +155,10 @@ class Tool(Generic[P, R]):
         return self._set_probe(function, timeout=timeout)
 
     def _set_probe(self, function: Callable[[Operation], Any], *, timeout: timedelta | None) -> Callable[..., Any]:
-        if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta(0)):
+        given: object = timeout
+        if given is not None and not (isinstance(given, timedelta) and given > timedelta(0)):
             raise UnguardedTool(
-                f"timeout= of the probe of {self.subject} must be a timedelta of more than 0, got {timeout!r}."
+                f"timeout= of the probe of {self.subject} must be a timedelta of more than 0, got {given!r}."
             )
         check_function(f"the probe of {self.subject}", function, "an operation")
         timeout = timeout or self.guard.timeout

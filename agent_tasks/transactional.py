@@ -71,7 +71,7 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
         with _kept_open(connection, tool.subject):
             executed = Executed(_run_body(attempt, request, operation))
         with outside_run():
-            result = codec.dumps(executed.value)
+            result = codec.dumps(executed.value, "result")
         if operation.remaining() <= 0:
             raise _BodyFailed(
                 ToolOverran(

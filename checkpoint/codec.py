@@ -38,7 +38,7 @@ def dumps(value: Any, path: str = "value") -> bytes:
         >>> loads(dumps({"due": (1, 2.0)}))
         {'due': (1, 2.0)}
     """
-    return pack(encode(value, path))
+    return pack(encode(value, path), path)
 
 
 def loads(stored: bytes) -> Any:

@@ -36,11 +36,12 @@ _ZLIB_LEVEL = 6
 _local = threading.local()  # zstd contexts are not safe to share between threads
 
 
-def pack(raw: bytes) -> bytes:
+def pack(raw: bytes, path: str = "value") -> bytes:
     """Wrap encoded bytes for storage, compressed when that makes them smaller.
 
     Args:
         raw: An encoded value.
+        path: What errors call the value.
 
     Returns:
         Header and body.
@@ -49,7 +50,7 @@ def pack(raw: bytes) -> bytes:
         UnstorableValue: `raw` is larger than `MAX_BYTES`.
     """
     if len(raw) > MAX_BYTES:
-        raise UnstorableValue("value", f"it takes {len(raw)} bytes and the limit is {MAX_BYTES}; store a reference")
+        raise UnstorableValue(path, f"it takes {len(raw)} bytes and the limit is {MAX_BYTES}; store a reference")
     compression, body = RAW, raw
     if len(raw) > COMPRESS_ABOVE_BYTES:
         candidate_kind, candidate = _compress(raw)

@@ -19,7 +19,7 @@ from agent_tasks.cli.output import (
     print_text,
 )
 from agent_tasks.cli.questions import last_evidence, print_questions, questions, readable, said_of
-from agent_tasks.handle import RunHandle
+from agent_tasks.handle import RunHandle, waits_for_worker
 from agent_tasks.promises import PROMISES
 from agent_tasks.states import IN_DOUBT, OperationStatus, RunStatus
 from checkpoint import codec
@@ -41,7 +41,7 @@ def waits_for(row: RowMapping) -> str | None:
     """Return what an unfinished run waits for, in words that follow "waits for" (I9)."""
     due = moment(row["due_at"])
     return {
-        RunStatus.QUEUED: f"a worker on queue {row['queue']!r}",
+        RunStatus.QUEUED: waits_for_worker(row),
         RunStatus.RUNNING: f"the end of step {row['next_step']!r}; the lease of worker {row['lease_owner']} ends at {due}",
         RunStatus.WAITING: f"its time, {due}: {row['waiting_for']}",
         RunStatus.NEEDS_ATTENTION: f"a person: {row['waiting_for']}",

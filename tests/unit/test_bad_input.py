@@ -15,6 +15,7 @@ from agent_tasks import (
     Agent,
     AgentTasksError,
     DedupeConflict,
+    Happened,
     OutsideRun,
     RunFailed,
     RunUnfinished,
@@ -216,6 +217,24 @@ def charging(here: OneProcess, returns: Any = "charged") -> Any:
 
 def charge_in_step(cents: Any) -> Callable[[OneProcess], Any]:
     return lambda here: done(here.charge(cents))  # type: ignore[attr-defined]
+
+
+def stepping_on(change: Callable[[Any], object]) -> Callable[[OneProcess], object]:
+    """Run an agent whose first step changes the state so, and goes on."""
+
+    def act(here: OneProcess) -> object:
+        def create(state: Any) -> Any:
+            change(state)
+            return agent.steps["pay"]
+
+        agent = here.agent(create=create, pay=lambda _state: done())
+        return here.run(agent).get(timeout=0)
+
+    return act
+
+
+def state_left(value: Any) -> Callable[[OneProcess], object]:
+    return stepping_on(lambda state: state.update(cart=value))
 
 
 def unknown_step(here: OneProcess) -> object:
@@ -576,7 +595,7 @@ CASES = [
         "an input that cannot be stored",
         enqueued({"cart": object()}),
         ArgumentsNotStorable,
-        r"input of agent 'order' cannot be stored, so no run was made",
+        r"^\['cart'\] in the input of agent 'order' cannot be stored, so no run was made: an object has no stored form",
     ),
     Case(
         "a run id with NUL",
@@ -683,14 +702,14 @@ CASES = [
         "a state deep in the output",
         state_deep_in_the_output,
         RunFailed,
-        r"\['all'\]\[0\] cannot be stored: a StepState has no stored form; use dict\(…\) of it",
+        r"\['all'\]\[0\] in the output of step 'create' cannot be stored: a StepState has no stored form; use dict\(…\) of it",
         **FAILED,
     ),
     Case(
         "a state as an argument",
         state_as_argument,
         RunFailed,
-        r"nothing was sent: .* a StepState has no stored form; use dict\(…\) of it",
+        r"argument 'cents' of tool 'charge' cannot be stored, so nothing was sent: a StepState has no stored form; use dict\(…\) of it",
         **FAILED,
     ),
     Case(
@@ -715,28 +734,49 @@ CASES = [
         "an output that cannot be stored",
         stepping(lambda _here: done(object())),
         RunFailed,
-        r"cannot be stored",
+        r"UnstorableValue: the output of step 'create' cannot be stored: an object has no stored form",
+        **FAILED,
+    ),
+    Case(
+        "a state that cannot be stored",
+        state_left({"a": [1, object()]}),
+        RunFailed,
+        r"UnstorableValue: \['cart'\]\['a'\]\[1\] in the state after step 'create' cannot be stored: an object has no",
+        **FAILED,
+    ),
+    Case(
+        "a message that cannot be stored",
+        stepping_on(lambda state: state.messages.append({"text": object()})),
+        RunFailed,
+        r"\[0\]\['text'\] in the messages after step 'create' cannot be stored: an object has no",
+        **FAILED,
+    ),
+    Case(
+        "a reason that is no text",
+        stepping(lambda _here: fail(ValueError("no"))),  # type: ignore[arg-type]
+        RunFailed,
+        r"BadOutcome: fail\(…\) takes the reason as a text, got ValueError\('no'\): write fail\(str\(…\)\)",
         **FAILED,
     ),
     Case(
         "arguments that cannot be stored",
         stepping(charge_in_step(object())),
         RunFailed,
-        r"arguments of tool 'charge' cannot be stored, so nothing was sent",
+        r"run 'run-1': argument 'cents' of tool 'charge' cannot be stored, so nothing was sent: an object has no stored",
         **FAILED,
     ),
     Case(
         "arguments that do not fit",
         stepping(lambda here: here.charge(100, 200)),  # type: ignore[attr-defined]
         RunFailed,
-        r"too many positional arguments",
+        r"tool 'charge' is called as charge\(cents\): too many positional arguments",
         **FAILED,
     ),
     Case(
         "a result that cannot be stored",
         result_not_storable,
         RunUnfinished,
-        r"is needs_attention, it waits: the result of charge could not be stored",
+        r"is needs_attention, it waits: the result of charge could not be stored: result cannot be stored: an object has",
         operations=["succeeded"],
         questions=["result"],
         **PARKED,
@@ -748,6 +788,15 @@ CASES = [
         r"Its probe says: cannot tell: the probe raised ConnectionError: the bank is closed",
         operations=["unknown"],
         questions=["unknown"],
+        **PARKED,
+    ),
+    Case(
+        "a probe whose result cannot be stored",
+        lambda here: probed(here, Happened({"a": object()})),
+        RunUnfinished,
+        r"what was the result of charge\? It could not be stored: result\['a'\] cannot be stored: an object has no",
+        operations=["succeeded"],
+        questions=["result"],
         **PARKED,
     ),
     Case(

@@ -147,3 +147,15 @@ def test_a_run_in_process_that_its_step_ends_as_failed_has_no_other_cause(here: 
     with pytest.raises(RunFailed, match=r"failed: no such cart$") as failed:
         here.agent(create=lambda _state: fail("no such cart")).run_inline({})
     assert failed.value.__cause__ is None
+
+
+def test_a_queued_run_waits_for_a_worker_that_knows_its_step(here: OneProcess) -> None:
+    run = here.agent(create=lambda _state: done()).enqueue({}, run_id="run-1")
+    queue = here.runtime.bell.queue_for("order.create")
+    assert run.waiting_for == f"a worker on queue {queue!r}"
+    with pytest.raises(RunUnfinished) as unfinished:
+        run.get(timeout=0)
+    assert str(unfinished.value) == (
+        f"run 'run-1' is queued, it waits for a worker on queue {queue!r}. Is one running (celery -A yourapp worker -Q {queue}), "
+        "and does it import the module that declares step 'create' of agent 'order'?"
+    )

@@ -76,7 +76,10 @@ def test_a_run_that_loses_workers_which_nobody_saw_die_is_a_warning_too(
         (lambda _state: done("paid"), "run run-1 succeeded"),
         (lambda _state: fail("no such cart"), "run run-1 failed: no such cart"),
         (lambda state: done(state["cart"]), "run run-1 failed: KeyError: 'cart'"),
-        (lambda _state: done(object()), "run run-1 failed: UnstorableValue: value cannot be stored: an object has"),
+        (
+            lambda _state: done(object()),
+            "run run-1 failed: UnstorableValue: the output of step 'pay' cannot be stored: an object has",
+        ),
     ],
 )
 def test_the_end_of_a_run_is_said_once(

@@ -298,8 +298,15 @@ def test_arguments_that_do_not_fit_or_cannot_be_stored_make_no_run(shop: Shop) -
     pay = shop.task(lambda order_id: None, name="pay", **KEYED)
     with pytest.raises(TypeError, match=r"^pay\(\) missing a required argument: 'order_id'$"):
         pay.delay()
-    with pytest.raises(ArgumentsNotStorable, match="the arguments of task 'pay' cannot be stored"):
+    with pytest.raises(
+        ArgumentsNotStorable,
+        match=r"^argument 'order_id' of task 'pay' cannot be stored, so no run was made: an object has no",
+    ):
         pay.delay(object())
+    with pytest.raises(
+        ArgumentsNotStorable, match=r"^\['a'\]\[1\] in argument 'order_id' of task 'pay' cannot be stored, so"
+    ):
+        pay.delay(order_id={"a": [1, object()]})
     assert shop.counts()["agent_runs"] == 0
 
 
