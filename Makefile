@@ -31,7 +31,7 @@ $(INSTALLED): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable '.[postgres,redis,flower,zstd]'
 	@touch $@
 
-demo: $(INSTALLED) ## kill workers at the worst moments and see what the outside world got
+demo: $(INSTALLED) ## kill workers at the worst moments and see what the outside world got (ARGS=--help has its options)
 	@$(BIN)/python -m agent_tasks.demo $(ARGS)
 
 test: $(INSTALLED) ## run all tests on real services

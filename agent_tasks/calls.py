@@ -179,7 +179,8 @@ def _recorded_result(attempt: Attempt, seen: Operation) -> Any:
 
 def _wait_for_horizon(attempt: Attempt, operation: Operation) -> NoReturn:
     until = max(operation.row["horizon_at"] or 0, operation.row["ask_at"] or 0)
-    attempt.suspend(Wait(f"until nobody can be in the middle of {operation.tool} any more", until=until))
+    why = "; its run was cancelled, so it is not sent again" if attempt.settles_only else ""
+    attempt.suspend(Wait(f"until nobody can be in the middle of {operation.tool} any more{why}", until=until))
 
 
 def _other_arguments(attempt: Attempt, request: Request, seen: Operation) -> Any:
@@ -319,20 +320,22 @@ def _doubt(
     named = later.seconds if later is not None else retry_after(error) if keyed else None
     backoff = runtime.settings.backoff_seconds(operation.attempts) if keyed and not retried else 0.0
     pause = max(backoff, named or 0.0)
-    logger.warning(
-        "run %s: step %s: nobody can tell whether %s happened (operation %s): %s; %s",
-        attempt.run_id,
-        attempt.step,
-        tool.name,
-        operation.operation_id,
-        text,
-        _what_comes_next(tool, pause),
-        exc_info=error,
-        extra={"action": "call_in_doubt", "run_id": attempt.run_id, "operation_id": operation.operation_id},
-    )
     fact = {"said": text, "traceback": traceback_of(error)}
     not_before = {"ask_at": operation.in_(named)} if keyed and named is not None else {}
-    runtime.recorder.outcome(attempt, operation, OperationStatus.UNKNOWN, fact=fact, **not_before)
+    try:
+        runtime.recorder.outcome(attempt, operation, OperationStatus.UNKNOWN, fact=fact, **not_before)
+    finally:  # after it, since the write sees whether the run was cancelled, and nothing of such a run is sent again
+        logger.warning(
+            "run %s: step %s: nobody can tell whether %s happened (operation %s): %s; %s",
+            attempt.run_id,
+            attempt.step,
+            tool.name,
+            operation.operation_id,
+            text,
+            _what_comes_next(attempt, tool, pause),
+            exc_info=error,
+            extra={"action": "call_in_doubt", "run_id": attempt.run_id, "operation_id": operation.operation_id},
+        )
     if keyed:
         reason = f"before {tool.name} is sent again with the same key ({text})"
         attempt.suspend(Wait(reason, seconds=pause, retried=retried))
@@ -340,8 +343,11 @@ def _doubt(
     attempt.suspend(Wait(reason, until=operation.row["horizon_at"], seconds=pause, retried=retried))
 
 
-def _what_comes_next(tool: Tool[..., Any], pause: float) -> str:
-    if tool.guard.effect is Effect.KEYED:
-        return f"it is sent again with the same key in {pause:g} s, while the key lives"
+def _what_comes_next(attempt: Attempt, tool: Tool[..., Any], pause: float) -> str:
     follows = "its probe is asked" if tool.probe_body is not None else "a person is asked"
-    return f"{follows} once nobody can be in the middle of it any more"
+    waits = f"{follows} once nobody can be in the middle of it any more"
+    if tool.guard.effect is not Effect.KEYED:
+        return waits
+    if attempt.cancelled:
+        return f"its run was cancelled, so it is not sent again: {waits}"
+    return f"it is sent again with the same key in {pause:g} s, while the key lives and its run is not cancelled"

@@ -40,16 +40,31 @@ class NotDeleted:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """Old runs that stay, since somebody needs them.
+
+    Attributes:
+        runs: how many.
+        why: in words.
+    """
+
+    runs: int
+    why: str
+
+
+@dataclass(frozen=True)
 class Cleaned:
     """What a cleanup did.
 
     Attributes:
         deleted: how many runs were deleted; with ``dry_run``, how many would be.
         left: the runs that it had to leave, in the order of their ends; the next cleanup tries them again.
+        kept: how many other runs ended long enough ago and stay, and why; each is counted once.
     """
 
     deleted: int = 0
     left: tuple[NotDeleted, ...] = ()
+    kept: tuple[Kept, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +87,8 @@ def cleanup(app: Celery, *, older_than: timedelta | None = None, dry_run: bool =
         dry_run: delete nothing.
 
     Returns:
-        How many runs were deleted, and which were left because something failed or somebody held their rows.
+        How many runs were deleted, which were left because something failed or somebody held their rows, and how many
+        are kept, such as for the life of a key.
 
     Raises:
         ConfigurationError: neither ``older_than`` nor ``agent_retention_days`` says what is old.
@@ -83,7 +99,7 @@ def cleanup(app: Celery, *, older_than: timedelta | None = None, dry_run: bool =
         >>> app = Celery("shop", broker="memory://")
         >>> app.conf.agent_database_url = f"sqlite:///{directory}/agent.db"
         >>> cleanup(app, older_than=timedelta(days=30))
-        Cleaned(deleted=0, left=())
+        Cleaned(deleted=0, left=(), kept=())
     """
     from agent_tasks.integration import AppState
 
@@ -95,13 +111,18 @@ def clean_up(runtime: Runtime, *, older_than: timedelta | None, dry_run: bool) -
     seconds = _seconds_of(runtime, older_than)
     if dry_run:
         count = partial(runtime.retention.count, older_than_seconds=seconds)
-        return Cleaned(runtime.boundary.read(runtime.engine, count))
+        return Cleaned(runtime.boundary.read(runtime.engine, count), kept=_kept(runtime, seconds))
     batch = _delete_some(runtime, seconds, None)
     deleted, left = batch.deleted, batch.left
     while batch.last is not None:
         batch = _delete_some(runtime, seconds, batch.last)
         deleted, left = deleted + batch.deleted, left + batch.left
-    return Cleaned(deleted, left)
+    return Cleaned(deleted, left, _kept(runtime, seconds))
+
+
+def _kept(runtime: Runtime, seconds: float) -> tuple[Kept, ...]:
+    look = partial(runtime.retention.kept, older_than_seconds=seconds)
+    return tuple(Kept(runs, why) for runs, why in runtime.boundary.read(runtime.engine, look))
 
 
 def clean_some(runtime: Runtime, after: Place | None = None) -> Batch:
@@ -148,7 +169,7 @@ def _delete_some(runtime: Runtime, seconds: float, after: Place | None) -> Batch
             left.append(_not_deleted(place.run_id, "somebody holds its row"))
     if deleted:
         logger.info("%d old runs were deleted", deleted, extra={"action": "runs_deleted", "count": deleted})
-    return Batch(deleted, tuple(left), last)
+    return Batch(deleted, tuple(left), last=last)
 
 
 def _delete(runtime: Runtime, run_id: str, seconds: float) -> Deletion:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import delete, exists, func, or_, select
+from sqlalchemy import case, delete, exists, func, or_, select
 
 from agent_tasks.states import FINISHED, IN_DOUBT
 
@@ -43,6 +43,14 @@ class Retention:
         where = self._may_be_deleted(older_than_seconds)
         return int(connection.execute(select(func.count()).select_from(self.tables.runs).where(*where)).scalar_one())
 
+    def kept(self, connection: Connection, older_than_seconds: float) -> list[tuple[int, str]]:
+        """Return how many runs that ended so long ago must stay, and why: each counts for the first reason that it has."""
+        why = case(*((condition, reason) for reason, condition in self._needed().items()), else_="")
+        ended = select(why.label("why")).where(*self._ended(older_than_seconds)).subquery()
+        counted = select(func.count(), ended.c.why).where(ended.c.why != "").group_by(ended.c.why)
+        found = {reason: int(count) for count, reason in connection.execute(counted)}
+        return [(found[reason], reason) for reason in self._needed() if reason in found]
+
     def find(
         self, connection: Connection, older_than_seconds: float, limit: int, after: Place | None = None
     ) -> list[Place]:
@@ -72,12 +80,22 @@ class Retention:
         return Deletion.DONE
 
     def _may_be_deleted(self, older_than_seconds: float) -> tuple[ColumnElement[bool], ...]:
-        c, o, i = self.tables.runs.c, self.tables.operations.c, self.tables.inbox.c
-        in_doubt = o.status.in_([str(status) for status in IN_DOUBT])
+        return (*self._ended(older_than_seconds), *(~needed for needed in self._needed().values()))
+
+    def _ended(self, older_than_seconds: float) -> tuple[ColumnElement[bool], ...]:
+        c = self.tables.runs.c
         return (
             c.finished_at <= self.clock.in_(-older_than_seconds),
             c.status.in_([str(status) for status in FINISHED]),
-            c.due_at.is_(None),  # else Celery has still to be told its result
-            ~exists().where(o.run_id == c.run_id, or_(in_doubt, o.key_until > self.clock.now())),
-            ~exists().where(i.run_id == c.run_id, i.closed_at.is_(None)),
         )
+
+    def _needed(self) -> dict[str, ColumnElement[bool]]:
+        """Return why somebody may need a run that has ended, in words, and which runs that are."""
+        c, o, i = self.tables.runs.c, self.tables.operations.c, self.tables.inbox.c
+        in_doubt = o.status.in_([str(status) for status in IN_DOUBT])
+        return {
+            "an operation is in doubt": exists().where(o.run_id == c.run_id, in_doubt),
+            "a question is open": exists().where(i.run_id == c.run_id, i.closed_at.is_(None)),
+            "Celery has still to be told the result": c.due_at.is_not(None),
+            "a vendor honours a key of theirs": exists().where(o.run_id == c.run_id, o.key_until > self.clock.now()),
+        }

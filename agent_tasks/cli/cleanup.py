@@ -45,20 +45,23 @@ def cleanup(target: Target, days: float | None, *, dry_run: bool, yes: bool, as_
     """
     older_than = None if days is None else timedelta(days=days)
     left: tuple[NotDeleted, ...] = ()
-    count = clean_up(target.runtime, older_than=older_than, dry_run=True).deleted
+    looked = clean_up(target.runtime, older_than=older_than, dry_run=True)
+    count, kept = looked.deleted, looked.kept
     if count and not dry_run:
         if not yes and not is_terminal():
             raise click.UsageError(f"{count} runs would be deleted for good; say --yes, or look with --dry-run.")
         if not yes:
             click.confirm(f"Delete {count} runs for good?", abort=True)
         cleaned = clean_up(target.runtime, older_than=older_than, dry_run=False)
-        count, left = cleaned.deleted, cleaned.left
+        count, left, kept = cleaned.deleted, cleaned.left, cleaned.kept
     if as_json and dry_run:
-        print_json(would_delete=count)
+        print_json(would_delete=count, kept=[asdict(runs) for runs in kept])
     elif as_json:
-        print_json(deleted=count, left=[asdict(run) for run in left])
+        print_json(deleted=count, left=[asdict(run) for run in left], kept=[asdict(runs) for runs in kept])
     else:
         click.echo(f"{count} runs {'would be' if dry_run else 'were'} deleted")
+        for runs in kept:
+            click.echo(f"{runs.runs} that ended are kept: {runs.why}")
     if left:
         _say_what_is_left(left)
         click.get_current_context().exit(exit_codes.FAILED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agent_tasks.cli import exit_codes
-from agent_tasks.cli.invocation import program_of
+from agent_tasks.cli.invocation import program_of, url_of
 from agent_tasks.cli.output import one_line
 from agent_tasks.errors import (
     AgentTasksError,
@@ -76,5 +77,12 @@ def reported(context: click.Context, failed: str, *, verbose: bool) -> Iterator[
         program = program_of(context)
         why = why.replace("celery -A yourapp agent", program)  # the engine cannot know how it was called
         click.echo(f"  why:  {one_line(why)}", err=True)
+        setting = re.match(r"agent_\w+", str(error)) if isinstance(error, ConfigurationError) else None
+        if setting is not None and url_of(context) is None:
+            name = setting.group()
+            step = (
+                f"set {name} right where the app reads its settings; the celeryconfig.py of this project takes it from "
+                f"{name.upper()} in the environment"
+            )
         click.echo(f"  next: {step.format(program=program)}", err=True)
         context.exit(code)

@@ -26,6 +26,13 @@ def _choose_app(context: click.Context, _option: click.Parameter, value: str | N
         raise click.UsageError(f"the app {value!r} cannot be imported: there is no module {error.name!r}.") from error
     except AttributeError as error:
         raise click.UsageError(f"the app {value!r} cannot be imported: {error}.") from error
+    except Exception as error:
+        module = str(value).partition(":")[0]
+        said = " ".join(str(error).removeprefix(f"Couldn't import {value!r}: ").split())
+        raise click.UsageError(
+            f"the app {value!r} cannot be imported: {type(error).__name__}: {said}\n"
+            f"To see where that is raised: python -c 'import {module}'"
+        ) from error
     if value is not None:
         remember_app(context, value)
     # Without a name Celery's current app is meant, which reads a celeryconfig.py in the current folder.

@@ -21,7 +21,7 @@ from agent_tasks.cli.output import (
 from agent_tasks.cli.questions import last_evidence, print_questions, questions, readable, said_of
 from agent_tasks.handle import RunHandle, waits_for_worker
 from agent_tasks.promises import PROMISES
-from agent_tasks.states import IN_DOUBT, OperationStatus, RunStatus
+from agent_tasks.states import FINISHED, IN_DOUBT, OperationStatus, RunStatus
 from checkpoint import codec
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def show_run(target: Target, run: str, *, as_json: bool) -> None:
     for number, operation in enumerate(operations):
         if number:
             click.echo()
-        _print_operation(operation)
+        _print_operation(operation, has_ended=row["status"] in FINISHED)
     if shown:
         click.echo("\nquestions")
         print_questions(shown, indent="  ")
@@ -183,15 +183,16 @@ def _print_run(facts: dict[str, Any], output: Any, error: Any) -> None:
         print_text(str(error["traceback"]), indent="  ")
 
 
-def _print_operation(operation: Operation) -> None:
+def _print_operation(operation: Operation, *, has_ended: bool) -> None:
     facts = _operation_facts(operation)
     has_result = operation.status is OperationStatus.SUCCEEDED and not operation.row["result_missing"]
-    is_open = operation.status in IN_DOUBT or operation.status is OperationStatus.PENDING
+    rests = has_ended and operation.status is OperationStatus.PENDING
+    is_open = operation.status in IN_DOUBT or (operation.status is OperationStatus.PENDING and not rests)
     print_facts(
         indent="  ",
         operation=operation.operation_id,
         tool=f"{operation.tool} ({operation.effect!s})",
-        status=operation.status,
+        status=f"{operation.status!s}, and not to be done: its run has ended" if rests else operation.status,
         seq=operation.seq,
         requests=operation.attempts,
         called_at=facts["started_at"],

@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 
 from agent_tasks import Agent, RunHandle, cleanup, done, fail, tool
 from agent_tasks.boundary import Boundary, Point
-from agent_tasks.cleaning import BATCH, Cleaned, NotDeleted, clean_some, clean_up
+from agent_tasks.cleaning import BATCH, Cleaned, Kept, NotDeleted, clean_some, clean_up
 from agent_tasks.cli import agent as cli
 from agent_tasks.config import Settings
 from agent_tasks.doorbell import InlineBell, Ring
@@ -97,6 +97,18 @@ def test_nothing_is_deleted_unless_somebody_says_when(here: Duel) -> None:
     assert here.counts()["agent_runs"] == 1
     assert cleanup(here.app, older_than=timedelta(days=1)) == Cleaned(1)
     assert here.counts()["agent_runs"] == 0
+
+
+def test_runs_that_are_kept_are_counted_with_the_first_reason_of_each(here: Duel) -> None:
+    finished(here, "honoured", "rung", "free")
+    runs, operations = here.runtime.tables.runs, here.runtime.tables.operations
+    write(here, update(operations).where(operations.c.run_id != "free").values(key_until=2**60))
+    write(here, update(runs).where(runs.c.run_id == "rung").values(due_at=2**60))
+    kept = (Kept(1, "Celery has still to be told the result"), Kept(1, "a vendor honours a key of theirs"))
+    assert cleanup(here.app, older_than=timedelta(0), dry_run=True) == Cleaned(1, kept=kept)
+    shown = run(here, "cleanup", "--older-than", "0", "--dry-run").stdout
+    assert shown.splitlines() == ["1 runs would be deleted", *(f"1 that ended are kept: {runs.why}" for runs in kept)]
+    assert cleanup(here.app, older_than=timedelta(0)) == Cleaned(1, kept=kept)
 
 
 def write(here: Duel, statement: Any) -> None:
@@ -455,7 +467,7 @@ def test_the_command_says_how_many_and_deletes_only_when_told_to(here: Duel) -> 
     assert "1 runs would be deleted for good; say --yes" in unsaid.stderr
     assert here.counts()["agent_runs"] == 2
     told = run(here, "cleanup", "--older-than", "30", "--yes", "--json")
-    assert (told.exit_code, json.loads(told.stdout)) == (0, {"version": 1, "deleted": 1, "left": []})
+    assert (told.exit_code, json.loads(told.stdout)) == (0, {"version": 1, "deleted": 1, "left": [], "kept": []})
     assert run(here, "cleanup", "--older-than", "30").stdout == "0 runs were deleted\n"
     assert RunHandle(here.runtime, "new").status is RunStatus.SUCCEEDED
     with here.runtime.engine.connect() as connection:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 from sqlalchemy import update
@@ -744,3 +745,38 @@ def test_an_app_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
     shown = CliRunner().invoke(agent, ["-A", "no_such_shop", "runs", "list"], prog_name="agent-tasks")
     assert shown.exit_code == exit_codes.USAGE
     assert "the app 'no_such_shop' cannot be imported" in shown.stderr
+
+
+def test_an_app_whose_module_raises_is_a_usage_error_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_shop.py").write_text("raise ValueError('AGENT_LEASE_SECONDS must be a number of seconds')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    shown = CliRunner().invoke(agent, ["-A", "broken_shop", "runs", "list"], prog_name="agent-tasks")
+    assert (shown.exit_code, shown.stdout) == (exit_codes.USAGE, "")
+    said = "the app 'broken_shop' cannot be imported: ValueError: AGENT_LEASE_SECONDS must be a number of seconds\n"
+    assert said in shown.stderr
+    assert "python -c 'import broken_shop'" in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_a_setting_of_no_use_is_named_with_where_it_is_set(tmp_path: Path) -> None:
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.update(agent_database_url=f"sqlite:///{tmp_path / 'agent.db'}", agent_lease_seconds=-3.0)
+    context = CLIContext(app=app, no_color=True, workdir=None)
+    shown = CliRunner().invoke(agent, ["runs", "list"], obj=context, prog_name="agent-tasks")
+    assert shown.exit_code == exit_codes.USAGE
+    assert "why:  agent_lease_seconds must be a number above 0, got -3.0." in shown.stderr
+    assert "next: set agent_lease_seconds right where the app reads its settings" in shown.stderr
+    assert "AGENT_LEASE_SECONDS in the environment" in shown.stderr
+
+
+def test_a_pending_operation_of_a_run_that_ended_does_not_read_as_still_to_be_done(small: OneProcess) -> None:
+    stopped = questions.unknown(small)
+    stopped.run.cancel(who="kim", why="not needed")
+    stopped.run.resolve(stopped.item.item_id, "did-not-happen", who="kim", why="not in the log")
+    small.work(stopped.agent)
+    assert str(stopped.run.status) == "cancelled"
+    shown = run(small, "runs", "show", "run-1").stdout
+    assert re.search(r"status: +pending, and not to be done: its run has ended", shown)
+    assert "after a crash" not in shown

@@ -109,7 +109,11 @@ def doubtful(here: OneProcess, effect: str, error: BaseException) -> Agent:
 @pytest.mark.parametrize(
     ("effect", "error", "next_"),
     [
-        ("keyed", TimeoutError("no answer"), "it is sent again with the same key in 1 s, while the key lives"),
+        (
+            "keyed",
+            TimeoutError("no answer"),
+            "it is sent again with the same key in 1 s, while the key lives and its run is not cancelled",
+        ),
         ("probed", TimeoutError("no answer"), "its probe is asked once nobody can be in the middle of it any more"),
         ("manual", TimeoutError("no answer"), "a person is asked once nobody can be in the middle of it any more"),
     ],
@@ -177,3 +181,24 @@ def test_alembic_is_heard_again_afterwards(here: OneProcess, log: pytest.LogCapt
     revision(here.runtime.engine)
     logging.getLogger("alembic.runtime.migration").info("the user's own migration")
     assert "the user's own migration" in log.text
+
+
+def test_the_log_does_not_promise_a_second_request_of_a_run_that_was_cancelled_meanwhile(
+    here: OneProcess, log: pytest.LogCaptureFixture
+) -> None:
+    @tool(effect="keyed", key_lifetime=SECONDS)
+    def charge() -> None:
+        here.requests.append("charge")
+        run.cancel(who="kim", why="not needed")
+        raise TimeoutError("no answer")
+
+    order = here.agent(charge, pay=lambda _state: done(charge()))
+    run = order.enqueue({}, run_id="run-1")
+    here.work(order)
+    (doubt,) = [record.getMessage() for record in log.records if getattr(record, "action", "") == "call_in_doubt"]
+    assert doubt.endswith(
+        "its run was cancelled, so it is not sent again: a person is asked once nobody can be in the middle of it any more"
+    )
+    assert run.waiting_for is not None
+    assert run.waiting_for.endswith("in the middle of charge any more; its run was cancelled, so it is not sent again")
+    assert here.requests == ["charge"]
