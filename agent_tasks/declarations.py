@@ -105,8 +105,7 @@ def _refuse_useless(subject: str, guard: Guard) -> None:
         raise UnguardedTool(f"why= of {subject} belongs to effect='repeatable', got {str(guard.effect)!r}.")
     if guard.settle and guard.effect in (Effect.READ, Effect.TRANSACTIONAL):
         raise UnguardedTool(
-            f"settle= of {subject} belongs to effect='probed', 'manual', 'keyed' with a probe or 'repeatable' with a "
-            f"timeout=, got {str(guard.effect)!r}."
+            f"settle= of {subject} belongs to effect='probed', 'manual', 'keyed' or 'repeatable', got {str(guard.effect)!r}."
         )
     if guard.settle and guard.effect is Effect.REPEATABLE and guard.timeout is None:
         raise UnguardedTool(f"settle= of {subject} is counted from a deadline, and there is none: give timeout=, too.")
@@ -117,7 +116,7 @@ def _refuse_useless(subject: str, guard: Guard) -> None:
 
 
 def refuse_without_probe(said: str, word: str, guard: Guard) -> None:
-    """Refuse what only the time of a probe's question gives a meaning to, where there is none.
+    """Refuse what only a probe, or the moment at which somebody is asked, gives a meaning to, where there is none.
 
     Args:
         said: whose declaration it is, for the message.
@@ -132,11 +131,15 @@ def refuse_without_probe(said: str, word: str, guard: Guard) -> None:
             f"{said} is 'probed' and has no probe. Declare one with @{word}.probe, or make it effect='manual', where a "
             "person is asked."
         )
-    useless = "visible_after" if guard.visible_after else "settle" if guard.settle else None
-    if useless == "visible_after" or (useless and guard.effect is Effect.KEYED):
+    if guard.visible_after:
         raise UnguardedTool(
-            f"{useless}= of {said} says when its probe may be asked, and it has none. Declare one with @{word}.probe, or "
+            f"visible_after= of {said} says when its probe is believed, and it has none. Declare one with @{word}.probe, or "
             "leave the option out."
+        )
+    if guard.settle and guard.effect is Effect.KEYED and guard.timeout is None:
+        raise UnguardedTool(
+            f"settle= of {said} is counted from the deadline of a call that a probe or a person is asked about, and it has "
+            f"none. Give timeout=, or declare a probe with @{word}.probe, or leave the option out."
         )
 
 

@@ -43,7 +43,9 @@ class Market(Duel):
     def charge(self, effect: str, *, probe: Callable[[Operation], Any] | None = None, **options: Any) -> Tool[..., Any]:
         """Return a tool that charges at the bank; `options` go to its declaration."""
         declared: dict[str, Any] = {"timeout": TIMEOUT, "settle": SETTLE, "refused": (Refused,), "bind": True}
-        if effect == "keyed":
+        if effect == "read":
+            del declared["settle"]
+        elif effect == "keyed":
             declared["key_lifetime"] = KEY_LIFE
         elif effect == "repeatable":
             declared["why"] = "the bank is told the same again"
