@@ -3,13 +3,16 @@
 billiard guards the pipe that brings tasks and the one that takes results with semaphores. An idle child waits in the
 first one's hold; SIGKILL never gives a semaphore back, so every child made later would wait for good, and the worker with
 it. The kernel gives the lock on a file back when its holder dies.
+
+The files have no names, so nobody can remove them under a living worker.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+import tempfile
+import weakref
 from typing import Any
 
 from billiard.pool import Pool
@@ -19,33 +22,30 @@ if sys.platform != "win32":  # which has no prefork pool
 
 
 class HeldByProcess:
-    """A lock that ends with the process that holds it.
+    """A lock that ends with the process that holds it, for this process and those that it forks.
 
-    Each process opens the file for itself, since a descriptor that was inherited over a fork shares its lock.
-
-    Args:
-        path: of the file; made when it is first needed.
+    It is a record lock (``lockf``), which each process has for itself; that of ``flock`` is shared by all that inherited
+    the descriptor.
 
     Example:
-        >>> import tempfile
-        >>> with HeldByProcess(tempfile.mkdtemp() + "/lock"):
+        >>> with HeldByProcess():
         ...     "held"
         'held'
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self._path, self._pid, self._descriptor = str(path), 0, -1
+    def __init__(self) -> None:
+        with tempfile.TemporaryFile(buffering=0) as file:
+            self._descriptor = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._descriptor).atexit = False  # threads may use it to the end
 
     def acquire(self, *_: Any, **__: Any) -> bool:
         """Wait for the lock."""
-        if self._pid != os.getpid():
-            self._descriptor, self._pid = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600), os.getpid()
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
         return True
 
     def release(self) -> None:
         """Give the lock back."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
     def __enter__(self) -> bool:
         return self.acquire()
@@ -55,21 +55,15 @@ class HeldByProcess:
 
 
 class SurvivingPool(Pool):
-    """billiard's pool with locks that a killed process does not keep.
-
-    Attributes:
-        folder: of the locks; must outlive the pool, and must not be removed by a child that forgets the pool.
-    """
-
-    folder: Path
+    """billiard's pool with locks that a killed process does not keep."""
 
     def _setup_queues(self) -> None:
         super()._setup_queues()
-        self._inqueue._rlock = HeldByProcess(self.folder / "tasks.lock")
-        self._outqueue._wlock = HeldByProcess(self.folder / "results.lock")
+        self._inqueue._rlock = HeldByProcess()
+        self._outqueue._wlock = HeldByProcess()
 
 
-def use_surviving_pool(pool: Any, folder: Path) -> None:
-    """Let a worker's pool, which has not started yet, make its processes with locks in ``folder`` where it needs any."""
+def use_surviving_pool(pool: Any) -> None:
+    """Let a worker's pool, which has not started yet, make its processes with such locks where it needs any."""
     if sys.platform != "win32" and hasattr(pool, "BlockingPool"):
-        pool.BlockingPool = type("SurvivingPool", (SurvivingPool,), {"folder": folder})
+        pool.BlockingPool = SurvivingPool

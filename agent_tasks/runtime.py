@@ -21,7 +21,7 @@ from agent_tasks.recorder import Recorder
 from agent_tasks.retention import Retention
 from agent_tasks.runs import Runs
 from agent_tasks.schema import tables
-from agent_tasks.slots import SLOTS_VARIABLE, Slots
+from agent_tasks.slots import Slots
 from agent_tasks.states import FINISHED, RunStatus
 from checkpoint.sql import SqlStore
 
@@ -89,7 +89,7 @@ class Runtime:
         """What the heartbeat reads; made with the first attempt, so that callers and commands leave no file behind."""
         with self._slots_lock:  # threads of one process must share one table
             if self._slots is None:
-                self._slots = _slots_of_this_worker()
+                self._slots = Slots.of_this_process()
             return self._slots
 
     @slots.setter
@@ -111,8 +111,3 @@ class Runtime:
     def forget_after_fork(self) -> None:
         """Drop connections that belong to the parent, without closing them."""
         self.engine.dispose(close=False)
-
-
-def _slots_of_this_worker() -> Slots:
-    path = os.environ.get(SLOTS_VARIABLE)
-    return Slots.temporary() if path is None else Slots(path)

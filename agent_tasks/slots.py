@@ -2,6 +2,11 @@
 
 It survives the SIGKILL of a child, which is what it is for. A slot is written by the process that works and read by the
 heartbeat thread of its parent; a checksum tells a half-written one.
+
+The file is opened once, by the parent. Its children use what they inherited over the fork, so that whoever removes the
+file under a living worker does no harm. Processes keep each other out by a lock on the file itself that is each process's
+own (``lockf``): a ``flock`` is shared by those that inherited its descriptor. It ends with its process, and when that
+closes any descriptor of the file, which is why one process has one table.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ if sys.platform != "win32":  # which has no prefork pool, and so no second proce
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Child processes find their parent's table through this variable.
+#: Programs that a worker's process starts find its table through this variable.
 SLOTS_VARIABLE = "AGENT_TASKS_SLOTS"
 
 #: Attempts that one worker can have under way.
@@ -36,6 +41,18 @@ _RUN_ID_BYTES = 800  # 200 characters of four bytes
 _RECORD = struct.Struct(f"<q q d d 32s H {_RUN_ID_BYTES}s I")
 _FREE = b"\0" * _RECORD.size
 _NO_FENCE = -1
+
+#: Keeps the threads of this process out, which the lock on a file does not.
+_threads = threading.Lock()
+
+
+def _forget_threads() -> None:
+    global _threads  # a thread that held it while this process was forked is not here to give it back
+    _threads = threading.Lock()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 @dataclass(frozen=True)
@@ -88,10 +105,14 @@ class Slot:
 
 
 class Slots:
-    """The table. The parent makes the file; children open it by its path.
+    """The table. The parent makes the file; children inherit it.
 
     Args:
         path: of the file; made if it is not there.
+        existing: do not make it.
+
+    Raises:
+        FileNotFoundError: it is not there, and was not to be made.
 
     Example:
         >>> import tempfile, os
@@ -103,17 +124,14 @@ class Slots:
         []
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, existing: bool = False) -> None:
         self.path = Path(path)
         size = MAX_SLOTS * _RECORD.size
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            if os.fstat(descriptor).st_size < size:
-                os.ftruncate(descriptor, size)
-            self._map = mmap.mmap(descriptor, size)
-        finally:
-            os.close(descriptor)
-        self._thread_lock = threading.Lock()
+        self._descriptor = os.open(self.path, os.O_RDWR | (0 if existing else os.O_CREAT), 0o600)
+        weakref.finalize(self, os.close, self._descriptor).atexit = False  # threads may use it to the end
+        if os.fstat(self._descriptor).st_size < size:
+            os.ftruncate(self._descriptor, size)
+        self._map = mmap.mmap(self._descriptor, size)
 
     @classmethod
     def temporary(cls) -> Slots:
@@ -125,6 +143,31 @@ class Slots:
         slots = cls(folder.path / "slots")
         weakref.finalize(slots, folder.remove)
         return slots
+
+    @classmethod
+    def of_new_worker(cls) -> Slots:
+        """Make the table of the worker that this process is, for all that it forks and starts from now on."""
+        global _of_this_worker  # children find here what they inherit
+        _of_this_worker = cls.temporary()
+        os.environ[SLOTS_VARIABLE] = str(_of_this_worker.path)
+        return _of_this_worker
+
+    @classmethod
+    def of_this_process(cls) -> Slots:
+        """Return the table of the worker that this process belongs to, or make one where it belongs to none.
+
+        A program that a worker's process started opens the file; where that was removed meanwhile, it has a table of its
+        own, and nobody else renews its leases, as in every process outside of workers.
+        """
+        path = os.environ.get(SLOTS_VARIABLE)
+        if path is None:
+            return cls.temporary()
+        if _of_this_worker is not None and str(_of_this_worker.path) == path:
+            return _of_this_worker
+        try:
+            return cls(path, existing=True)
+        except FileNotFoundError:
+            return cls.temporary()
 
     def take(self, run_id: str, token: str, *, deadline: float) -> Slot:
         """Take a free place before a claim is sent.
@@ -187,7 +230,15 @@ class Slots:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with self._thread_lock, self.path.with_suffix(".lock").open("a") as lock:
-            if sys.platform != "win32":
-                fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process that holds it
-            yield
+        with _threads:
+            try:
+                if sys.platform != "win32":
+                    fcntl.lockf(self._descriptor, fcntl.LOCK_EX)  # ends with the process that holds it
+                yield
+            finally:  # also where a signal's exception came right after the lock
+                if sys.platform != "win32":
+                    fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+
+
+#: Of the worker that this process is, or was forked by.
+_of_this_worker: Slots | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from functools import partial
@@ -22,7 +21,7 @@ from agent_tasks.migrate import prepare
 from agent_tasks.pool import use_surviving_pool
 from agent_tasks.revokes import HeardRevokes
 from agent_tasks.runtime import Runtime
-from agent_tasks.slots import SLOTS_VARIABLE, Slots
+from agent_tasks.slots import Slots
 from agent_tasks.sweeper import Sweeper
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class AgentWorkerStep(bootsteps.StartStopStep):
         self._runtime: Runtime | None = None
 
     def create(self, worker: Any) -> None:
-        """Make the table of slots before the pool makes its processes, which find it through the environment.
+        """Make the table of slots before the pool makes its processes, which inherit it.
 
         Raises:
             ConfigurationError: the settings cannot keep the promise, or the ledger was never migrated; the worker does
@@ -107,9 +106,8 @@ class AgentWorkerStep(bootsteps.StartStopStep):
         except LedgerUnavailable as error:  # it may come back; nothing is claimed before
             logger.warning("%s", error, extra={"action": "ledger_unavailable"})
         remove_left_behind()
-        self._slots = Slots.temporary()
-        use_surviving_pool(worker.pool, self._slots.path.parent)
-        os.environ[SLOTS_VARIABLE] = str(self._slots.path)
+        self._slots = Slots.of_new_worker()
+        use_surviving_pool(worker.pool)
 
     def start(self, worker: Any) -> None:
         """Start the threads; after the pool's processes, which would not inherit them."""

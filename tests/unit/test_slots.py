@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agent_tasks import slots as module
 from agent_tasks.schema import MAX_ID_LENGTH
-from agent_tasks.slots import _RECORD, MAX_SLOTS, Lease, Slots
+from agent_tasks.slots import _RECORD, MAX_SLOTS, SLOTS_VARIABLE, Lease, Slots
+from tests.forked import forked
 
 #: Takes a slot, says so, and works until it is killed.
 CHILD = """
@@ -145,9 +150,94 @@ def test_a_temporary_table_is_removed_with_its_owner() -> None:
 
 def test_a_temporary_table_outlives_a_process_that_inherited_it() -> None:
     slots = Slots.temporary()
-    pid = os.fork()
-    if pid == 0:
+
+    def forget() -> None:
+        nonlocal slots
         slots = None  # type: ignore[assignment]
-        os._exit(0)
-    os.waitpid(pid, 0)
+
+    assert forked(forget) == 0
     assert slots.path.exists()
+
+
+# -- children that inherited it -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Slots:
+    """The table of a worker that this process is until the test ends."""
+    monkeypatch.setenv(SLOTS_VARIABLE, "")
+    monkeypatch.setattr(module, "_of_this_worker", None)
+    return Slots.of_new_worker()
+
+
+def test_a_child_that_is_forked_after_the_folder_was_removed_takes_its_place_in_the_same_table(worker: Slots) -> None:
+    shutil.rmtree(worker.path.parent)
+    assert forked(lambda: Slots.of_this_process().take("run-1", "token", deadline=1.0)) == 0
+    (lease,) = worker.leases()
+    assert (lease.run_id, lease.pid != os.getpid()) == ("run-1", True)
+    worker.free(lease)
+    assert worker.leases() == []
+
+
+def test_a_child_is_kept_out_of_the_table_that_its_parent_holds_and_gets_in_after_that(worker: Slots) -> None:
+    def try_it() -> None:
+        fcntl.lockf(worker._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    with worker._locked():
+        assert forked(try_it) == BlockingIOError.__name__
+    assert forked(try_it) == 0
+
+
+def test_a_child_that_is_killed_while_it_holds_the_table_gives_it_back(worker: Slots) -> None:
+    def hold() -> None:
+        with worker._locked():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert forked(hold) == -signal.SIGKILL
+    assert forked(lambda: worker.take("run-1", "token", deadline=1.0)) == 0
+    assert worker.take("run-2", "token", deadline=1.0)
+
+
+def test_a_child_that_is_forked_while_a_thread_of_its_parent_holds_the_table_is_not_held_up(worker: Slots) -> None:
+    holds, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with module._threads:  # as in the table; the lock of its file is no child's
+            holds.set()
+            go_on.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert holds.wait(60)
+    try:
+        assert forked(lambda: worker.take("run-1", "token", deadline=1.0)) == 0
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def test_a_body_that_is_interrupted_in_the_table_does_not_keep_it(worker: Slots) -> None:
+    with pytest.raises(KeyboardInterrupt), worker._locked():
+        raise KeyboardInterrupt
+    assert forked(lambda: worker.take("run-1", "token", deadline=1.0)) == 0
+
+
+def test_a_program_that_a_worker_started_uses_its_table_and_one_of_its_own_once_that_was_removed(worker: Slots) -> None:
+    code = """
+from agent_tasks.slots import Slots
+slots = Slots.of_this_process()
+slots.take("run-1", "token", deadline=1.0)
+print(slots.path)
+"""
+
+    def start() -> str:
+        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+        return done.stdout.strip()
+
+    assert start() == str(worker.path)
+    (lease,) = worker.leases()
+    worker.free(lease)
+    shutil.rmtree(worker.path.parent)
+    assert start() != str(worker.path)
+    assert worker.leases() == []
+    assert not worker.path.parent.exists()
