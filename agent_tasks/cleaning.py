@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.errors import ConfigurationError, LedgerUnavailable
-from agent_tasks.retention import Deletion
+from agent_tasks.retention import Deletion, Place
 from agent_tasks.retries import said_of
 
 if TYPE_CHECKING:
     from celery import Celery
 
-    from agent_tasks.retention import Place
     from agent_tasks.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
 #: Runs that are looked up at once, and that one sweep deletes at the most.
 BATCH = 100
+
+#: Looks at runs whose rows are held, and the pause between two of them in seconds; another cleanup deletes a run in less.
+_LOOKS, _PAUSE_SECONDS = 10, 0.1
+
+_HELD = "somebody holds its row"
 
 _DAY_SECONDS = 86400.0
 
@@ -153,23 +158,43 @@ def _seconds_of(runtime: Runtime, older_than: Any) -> float:
 def _delete_some(runtime: Runtime, seconds: float, after: Place | None) -> Batch:
     find = partial(runtime.retention.find, older_than_seconds=seconds, limit=BATCH, after=after)
     found = runtime.boundary.read(runtime.engine, find)
-    deleted, left, last = 0, [], found[-1] if len(found) == BATCH else None
-    for place in found:
+    last, why = found[-1] if len(found) == BATCH else None, dict[Place, str]()
+    deleted, stopped_at = _delete_each(runtime, seconds, found, why)
+    for _ in range(_LOOKS - 1):
+        # Who holds a row may be another cleanup, and what that has deleted was not left.
+        held = [place for place in found if why.get(place) == _HELD]
+        if not held:
+            break
+        time.sleep(_PAUSE_SECONDS)
+        more, gave_up = _delete_each(runtime, seconds, held, why)
+        deleted += more
+        if gave_up is not None:
+            break
+    if deleted:
+        logger.info("%d old runs were deleted", deleted, extra={"action": "runs_deleted", "count": deleted})
+    left = tuple(_not_deleted(place.run_id, why[place]) for place in found if place in why)
+    return Batch(deleted, left, stopped_at or last)
+
+
+def _delete_each(
+    runtime: Runtime, seconds: float, places: list[Place], why: dict[Place, str]
+) -> tuple[int, Place | None]:
+    """Delete runs and note ``why`` one could not be; return how many were, and where the ledger gave no answer."""
+    deleted = 0
+    for place in places:
+        why.pop(place, None)
         try:
             deletion = _delete(runtime, place.run_id, seconds)
         except LedgerUnavailable as error:  # of this row's locks or of everything: the next look at the ledger tells
-            left.append(_not_deleted(place.run_id, str(error)))
-            last = place
-            break
+            why[place] = str(error)
+            return deleted, place
         except Exception as error:  # noqa: BLE001 - whatever is wrong with this row must not keep the others
-            left.append(_not_deleted(place.run_id, said_of(error)))
+            why[place] = said_of(error)
             continue
         deleted += deletion is Deletion.DONE
         if deletion is Deletion.HELD:
-            left.append(_not_deleted(place.run_id, "somebody holds its row"))
-    if deleted:
-        logger.info("%d old runs were deleted", deleted, extra={"action": "runs_deleted", "count": deleted})
-    return Batch(deleted, tuple(left), last=last)
+            why[place] = _HELD
+    return deleted, None
 
 
 def _delete(runtime: Runtime, run_id: str, seconds: float) -> Deletion:

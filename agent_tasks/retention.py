@@ -28,7 +28,7 @@ class Deletion(Enum):
     """What became of a run that was to be deleted."""
 
     DONE = auto()
-    HELD = auto()  # somebody holds its row
+    HELD = auto()  # somebody holds its row, and may be deleting it
     NOT_DUE = auto()  # it is gone, or somebody needs it again
 
 

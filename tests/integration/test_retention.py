@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 
 from agent_tasks import Agent, RunHandle, cleanup, done, fail, tool
 from agent_tasks.boundary import Boundary, Point
-from agent_tasks.cleaning import BATCH, Cleaned, Kept, NotDeleted, clean_some, clean_up
+from agent_tasks.cleaning import BATCH, Batch, Cleaned, Kept, NotDeleted, clean_some, clean_up
 from agent_tasks.cli import agent as cli
 from agent_tasks.config import Settings
 from agent_tasks.doorbell import InlineBell, Ring
@@ -408,6 +408,75 @@ def test_a_run_whose_row_is_held_is_left_and_named(postgres_database: Callable[[
             cleaned = clean_up(here.runtime, older_than=None, dry_run=False)
         assert cleaned == Cleaned(2, (NotDeleted("b", "somebody holds its row"),))
         assert clean_up(here.runtime, older_than=None, dry_run=False) == Cleaned(1)
+
+
+@pytest.mark.parametrize("moment", ["while the others are deleted", "after all others"])
+def test_a_run_that_another_cleanup_deletes_is_not_left(
+    postgres_database: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    moment: str,
+) -> None:
+    with duel(postgres_database()) as here, here.rival.engine.connect() as other:
+        here.runtime.settings = replace(here.runtime.settings, retention_days=30)
+        ended(here, "a", "b", "c")
+        deleting = other.begin()
+        assert here.rival.retention.delete(other, "b", 30 * DAY) is Deletion.DONE
+        commits, pauses = [], []
+
+        def observe(point: Point) -> None:
+            commits.append(point)
+            if moment == "while the others are deleted" and commits.count(Point("commit", "cleanup", "after")) == 3:
+                monkeypatch.setattr(here.runtime.boundary, "observer", None)
+                deleting.commit()
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            if moment == "after all others" and len(pauses) == 2:  # at the first of them it was under way
+                deleting.commit()
+
+        here.runtime.boundary.observer = observe
+        monkeypatch.setattr("agent_tasks.cleaning.time.sleep", pause)
+        assert clean_some(here.runtime) == Batch(2)
+        assert not deleting.is_active
+        assert "was not deleted" not in caplog.text
+        assert set(here.counts().values()) == {0}
+
+
+def test_a_run_whose_holder_lets_go_before_the_end_of_a_cleanup_is_deleted(
+    postgres_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with duel(postgres_database()) as here, here.rival.engine.connect() as holder:
+        here.runtime.settings = replace(here.runtime.settings, retention_days=30)
+        ended(here, "a", "b", "c")
+        held = holder.begin()
+        here.rival.runs.find(holder, "b", lock=True)
+        monkeypatch.setattr("agent_tasks.cleaning.time.sleep", lambda _: held.is_active and held.rollback())
+        assert clean_up(here.runtime, older_than=None, dry_run=False) == Cleaned(3)
+
+
+def test_a_held_run_that_the_ledger_fails_on_when_it_is_looked_at_again_is_named_with_what_failed(
+    postgres_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with duel(postgres_database()) as here, here.rival.engine.connect() as holder, holder.begin():
+        here.runtime.settings = replace(here.runtime.settings, retention_days=30)
+        ended(here, "a", "b", "c")
+        for run_id in ("a", "c"):
+            here.rival.runs.find(holder, run_id, lock=True)
+        asked: list[str] = []
+        delete = here.runtime.retention.delete
+
+        def fail_later(connection: Any, run_id: str, older_than_seconds: float) -> Deletion:
+            asked.append(run_id)
+            if len(asked) > 3:
+                raise OperationalError("SELECT", {}, Exception("lock timeout"))
+            return delete(connection, run_id, older_than_seconds)
+
+        monkeypatch.setattr(here.runtime.retention, "delete", fail_later)
+        monkeypatch.setattr("agent_tasks.cleaning.time.sleep", lambda _: None)
+        batch = clean_some(here.runtime)
+        assert (batch.deleted, batch.last, set(asked[3:])) == (1, None, {"a"})
+        assert [(left.run_id, "lock timeout" in left.why) for left in batch.left] == [("a", True), ("c", False)]
 
 
 def test_pages_of_a_cleanup_meet_each_run_once(here: Duel) -> None:
