@@ -83,8 +83,8 @@ def cleanup(app: Celery, *, older_than: timedelta | None = None, dry_run: bool =
     """Delete the runs that ended long ago, each with its operations, questions, audit trail and checkpoints.
 
     A run stays for as long as a vendor honours one of its keys, ``agent_dedupe_days`` have not passed since its end, one of
-    its operations is in doubt, a question about it is open, or Celery has still to be told its result. A run that cannot be
-    deleted is passed over, and keeps no other.
+    its operations is in doubt, a question about it is open, Celery has still to be told its result, or a later call with the
+    same ``dedupe_on`` has not ended. A run that cannot be deleted is passed over, and keeps no other.
 
     Args:
         app: whose ledger is meant.
@@ -173,7 +173,7 @@ def _delete_some(runtime: Runtime, seconds: float, after: Place | None) -> Batch
     if deleted:
         logger.info("%d old runs were deleted", deleted, extra={"action": "runs_deleted", "count": deleted})
     left = tuple(_not_deleted(place.run_id, why[place]) for place in found if place in why)
-    return Batch(deleted, left, stopped_at or last)
+    return Batch(deleted, left, last=stopped_at or last)
 
 
 def _delete_each(

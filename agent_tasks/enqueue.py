@@ -33,6 +33,10 @@ MAX_PRIORITY = 255
 _TRIES, _PAUSE_SECONDS = 3, 0.2
 
 
+class FollowedRunGone(Exception):
+    """The run that another one was to follow was deleted."""
+
+
 def enqueue(
     agent: Agent, state: dict[str, Any], *, run_id: str, dedupe_key: str | None, priority: int, recovery: str
 ) -> RunHandle:
@@ -80,6 +84,7 @@ def make_run(
     agent: str,
     dedupe_key: str | None,
     input_digest: str,
+    follows: str | None = None,
     **values: Any,
 ) -> RowMapping:
     """Write a run and its input in one commit, or find the one that has its id or its dedupe key.
@@ -90,16 +95,24 @@ def make_run(
         agent: name of the definition.
         dedupe_key: unique for an agent.
         input_digest: of what makes two inputs the same.
+        follows: the id of a run that must be there, and stays for as long as the new one has not ended.
         **values: for ``runs.insert``.
 
     Raises:
         DedupeConflict: the run that exists was started with another input.
+        FollowedRunGone: there is no such run to follow; no run was made.
         LedgerUnavailable: the database did not answer.
     """
     run_id = checkpoint.run_id
 
     def work(connection: Connection) -> RowMapping:
         own = {"agent": agent, "dedupe_key": dedupe_key, "input_digest": input_digest}
+        # Its deletion waits for this commit, and sees the follower then.
+        if follows is not None and not runtime.runs.keep(connection, follows):
+            there = runtime.runs.find(connection, run_id)
+            if there is None:
+                raise FollowedRunGone(follows)
+            return there
         while True:
             if runtime.runs.insert(connection, **{**values, **own, "run_id": run_id}):
                 runtime.store.save(checkpoint, connection=connection)

@@ -13,7 +13,7 @@ from celery.utils.functional import maybe_list
 from agent_tasks.agent import Agent
 from agent_tasks.current import attempt_of_this_context
 from agent_tasks.declarations import Guard, checked, effect_of, refuse_lazy
-from agent_tasks.enqueue import make_run
+from agent_tasks.enqueue import FollowedRunGone, make_run
 from agent_tasks.errors import AgentTasksError, ArgumentsNotStorable, RunFailed, ToolFailed, UnguardedTool, did_you_mean
 from agent_tasks.lines import NEXT_STEP
 from agent_tasks.operations import recorded_failure
@@ -154,16 +154,20 @@ class PlainJob(Agent):
         values |= {"next_step": STEP, "task": self.name, "message": message.encoded(self.name)}
         values |= {"keeps_result": int(message.is_awaited), "agent": self.name, "input_digest": digest}
         followed = self._followed(runtime, run_id) if dedupe_key is not None and own_id else None
-        if followed is None:
-            checkpoint = CheckpointState(run_id=run_id, seq=0, agent_state=state, metadata={NEXT_STEP: STEP})
-            row = make_run(runtime, checkpoint, dedupe_key=dedupe_key, **values)
-            unheard = message.is_awaited and not row["keeps_result"]  # the earlier call wanted no result
-            if row["run_id"] == run_id or not (own_id or message.calls_something or unheard):
-                return row
-            followed = str(row["run_id"])
-        follower = {**state, FOLLOWS: followed}
-        checkpoint = CheckpointState(run_id=run_id, seq=0, agent_state=follower, metadata={NEXT_STEP: STEP})
-        return make_run(runtime, checkpoint, dedupe_key=None, **values)
+        while True:
+            if followed is None:
+                checkpoint = CheckpointState(run_id=run_id, seq=0, agent_state=state, metadata={NEXT_STEP: STEP})
+                row = make_run(runtime, checkpoint, dedupe_key=dedupe_key, **values)
+                unheard = message.is_awaited and not row["keeps_result"]  # the earlier call wanted no result
+                if row["run_id"] == run_id or not (own_id or message.calls_something or unheard):
+                    return row
+                followed = str(row["run_id"])
+            follower = {**state, FOLLOWS: followed}
+            checkpoint = CheckpointState(run_id=run_id, seq=0, agent_state=follower, metadata={NEXT_STEP: STEP})
+            try:
+                return make_run(runtime, checkpoint, dedupe_key=None, follows=followed, **values)
+            except FollowedRunGone:  # deleted since it was found: its key is free, and this call may be the job itself
+                followed = None
 
     def _followed(self, runtime: Runtime, run_id: str) -> str | None:
         """Return the run that an existing run follows, since a call may be made again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import case, delete, exists, func, or_, select
+from sqlalchemy import and_, case, delete, exists, func, or_, select
 
 from agent_tasks.states import FINISHED, IN_DOUBT
 
@@ -66,11 +66,12 @@ class Retention:
     def delete(self, connection: Connection, run_id: str, older_than_seconds: float) -> Deletion:
         """Delete a run and everything of it, unless somebody holds its row or needs it."""
         c = self.tables.runs.c
-        this = select(c.run_id).where(c.run_id == run_id)
-        if connection.execute(this.with_for_update(skip_locked=True)).one_or_none() is None:
+        this = select(c.agent).where(c.run_id == run_id)
+        agent = connection.execute(this.with_for_update(skip_locked=True)).scalar_one_or_none()
+        if agent is None:
             return Deletion.NOT_DUE if connection.execute(this).one_or_none() is None else Deletion.HELD
         # A second statement, which sees what was written until the row was locked: a late outcome asks questions, too.
-        may_be = select(c.run_id).where(c.run_id == run_id, *self._may_be_deleted(older_than_seconds))
+        may_be = select(c.run_id).where(c.run_id == run_id, *self._may_be_deleted(older_than_seconds, agent))
         if connection.execute(may_be).one_or_none() is None:
             return Deletion.NOT_DUE
         for table in (self.tables.operations, self.tables.inbox, self.tables.audit):
@@ -79,8 +80,8 @@ class Retention:
         connection.execute(delete(self.tables.runs).where(c.run_id == run_id))
         return Deletion.DONE
 
-    def _may_be_deleted(self, older_than_seconds: float) -> tuple[ColumnElement[bool], ...]:
-        return (*self._ended(older_than_seconds), *(~needed for needed in self._needed().values()))
+    def _may_be_deleted(self, older_than_seconds: float, agent: str | None = None) -> tuple[ColumnElement[bool], ...]:
+        return (*self._ended(older_than_seconds), *(~needed for needed in self._needed(agent).values()))
 
     def _ended(self, older_than_seconds: float) -> tuple[ColumnElement[bool], ...]:
         c = self.tables.runs.c
@@ -89,13 +90,24 @@ class Retention:
             c.status.in_([str(status) for status in FINISHED]),
         )
 
-    def _needed(self) -> dict[str, ColumnElement[bool]]:
+    def _needed(self, agent: str | None = None) -> dict[str, ColumnElement[bool]]:
         """Return why somebody may need a run that has ended, in words, and which runs that are."""
         c, o, i = self.tables.runs.c, self.tables.operations.c, self.tables.inbox.c
         in_doubt = o.status.in_([str(status) for status in IN_DOUBT])
+        f = self.tables.runs.alias("followers").c
+        unfinished = f.status.not_in([str(status) for status in FINISHED])
+        followed = select(f.input_digest).where(f.dedupe_key.is_(None), f.task.is_not(None), unfinished)
+        if agent is not None:
+            followed = followed.where(f.agent == agent)  # by the index of the dedupe keys
         return {
             "an operation is in doubt": exists().where(o.run_id == c.run_id, in_doubt),
             "a question is open": exists().where(i.run_id == c.run_id, i.closed_at.is_(None)),
             "Celery has still to be told the result": c.due_at.is_not(None),
             "a vendor honours a key of theirs": exists().where(o.run_id == c.run_id, o.key_until > self.clock.now()),
+            # It ends as this run did, which it asks for when its own time comes. It has the same input, and no dedupe key; so
+            # may others have, which only keep this run a while longer. The followers do not depend on this row, so that they
+            # are looked up once.
+            "a later call of the same job waits for its end": and_(
+                c.dedupe_key.is_not(None), c.task.is_not(None), c.input_digest.in_(followed)
+            ),
         }

@@ -87,6 +87,14 @@ class Runs:
             statement = statement.with_for_update(skip_locked=not wait)
         return connection.execute(statement).mappings().one_or_none()
 
+    def keep(self, connection: Connection, run_id: str) -> bool:
+        """Keep a run from being deleted until the transaction ends; False if there is none.
+
+        It hinders nobody who works on the run.
+        """
+        statement = select(self.table.c.run_id).where(self.table.c.run_id == run_id)
+        return connection.execute(statement.with_for_update(read=True, key_share=True)).one_or_none() is not None
+
     def find_by_dedupe_key(self, connection: Connection, agent: str, dedupe_key: str) -> RowMapping | None:
         """Return the run of an agent that owns a dedupe key."""
         c = self.table.c

@@ -256,7 +256,6 @@ def test_a_charge_that_is_declared_repeatable_may_repeat_as_the_page_says(world:
         ({"world": VendorWorld}, TypeError, r"got the class VendorWorld. Write VendorWorld\(\)"),
         ({"world": object()}, TypeError, "without reset, effects, person"),
     ],
-    ids=str,
 )
 def test_a_slip_in_an_argument_is_refused_before_anything_is_played(
     wrong: dict[str, Any], kind: type[Exception], said: str, world: VendorWorld

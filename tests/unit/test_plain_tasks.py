@@ -22,12 +22,16 @@ from agent_tasks import (
     RunHandle,
     RunUnfinished,
     UnguardedTool,
+    cleanup,
     tool,
 )
+from agent_tasks.cleaning import Cleaned, Kept
+from agent_tasks.enqueue import make_run
 from agent_tasks.errors import ArgumentsNotStorable, ConfigurationError, InsideTransaction, RunNotFound
 from agent_tasks.inline import answer_all, run_to_its_end
 from agent_tasks.integration import AppState
 from agent_tasks.messages import read_message
+from agent_tasks.retention import Deletion
 from agent_tasks.states import FINISHED, OperationStatus, RunStatus
 from agent_tasks.sweeper import Sweeper
 from agent_tasks.testing import check_invariants
@@ -274,6 +278,81 @@ def test_a_second_call_that_is_known_by_an_id_of_its_own_ends_as_the_first_does(
     for run_id in (second.id, with_callback.id, first.id):
         assert output(shop.finish(pay, run_id)) == 1
     assert asked == ["o-1"]
+
+
+def test_the_job_of_a_dedupe_key_is_not_deleted_before_a_call_that_ends_as_it_did_has_ended(shop: Shop) -> None:
+    asked: list[str] = []
+
+    def pay(order_id: str) -> int:
+        asked.append(order_id)
+        return len(asked)
+
+    pay = shop.task(pay, dedupe_on=("order_id",), **KEYED)
+    for order_id in ("o-1", "o-2"):
+        first = pay.apply_async((order_id,), task_id=f"first {order_id}", ignore_result=True)
+        shop.finish(pay, first.id)
+    pay.apply_async(("o-1",), task_id="later", countdown=3 * 86400, ignore_result=True)
+    shop.runtime.clock.advance(2 * 86400)
+    dry = cleanup(shop.app, older_than=timedelta(0), dry_run=True)
+    kept = (Kept(1, "a later call of the same job waits for its end"),)
+    assert (
+        dry == cleanup(shop.app, older_than=timedelta(0)) == Cleaned(1, kept=kept)
+    )  # nobody waits for the other order's
+    assert shop.row("first o-2") is None
+    assert output(shop.finish(pay, "later")) == 1
+    assert asked == ["o-1", "o-2"]
+    shop.runtime.clock.advance(1)
+    assert cleanup(shop.app, older_than=timedelta(0)) == Cleaned(2)
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["a new call", "a call that came again"])
+def test_a_call_whose_dedupe_job_is_deleted_while_it_is_made_is_the_job_itself(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    asked: list[str] = []
+
+    def pay(order_id: str) -> int:
+        asked.append(order_id)
+        return len(asked)
+
+    pay = shop.task(pay, dedupe_on=("order_id",), **KEYED)
+    pay.apply_async(("o-1",), task_id="first", ignore_result=True)
+    shop.finish(pay, "first")
+    if is_known:
+        pay.apply_async(("o-1",), task_id="second", ignore_result=True)
+        shop.finish(pay, "second")
+    shop.runtime.clock.advance(2 * 86400)
+    deleted: list[Cleaned] = []
+
+    def make_too_late(*args: Any, follows: str | None = None, **values: Any) -> Any:
+        if follows is not None:
+            deleted.append(cleanup(shop.app, older_than=timedelta(0)))
+        return make_run(*args, follows=follows, **values)
+
+    monkeypatch.setattr("agent_tasks.plain.make_run", make_too_late)
+    pay.apply_async(("o-1",), task_id="second", ignore_result=True)
+    assert deleted == [Cleaned(2 if is_known else 1)]
+    assert output(shop.finish(pay, "second")) == 2  # its key was free again
+    assert shop.row("second")["dedupe_key"] == "order_id='o-1'"
+
+
+def test_the_job_of_a_dedupe_key_cannot_be_deleted_while_a_call_is_made_that_ends_as_it_did(
+    postgres_database: Callable[[], str],
+) -> None:
+    shop = Shop(postgres_database())
+    try:
+        pay = shop.task(lambda: 1, name="pay", **KEYED)
+        pay.apply_async(task_id="first", ignore_result=True)
+        shop.finish(pay, "first")
+        shop.runtime.clock.advance(2 * 86400)
+        with shop.runtime.engine.connect() as maker, maker.begin():
+            assert shop.runtime.runs.keep(maker, "first")
+            with shop.runtime.engine.connect() as rival, rival.begin():
+                assert shop.runtime.retention.delete(rival, "first", 0) is Deletion.HELD
+        with shop.runtime.engine.connect() as rival, rival.begin():
+            assert shop.runtime.retention.delete(rival, "first", 0) is Deletion.DONE
+    finally:
+        shop.close()
 
 
 @pytest.mark.parametrize(
