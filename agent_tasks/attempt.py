@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import reprlib
 import threading
 from collections import Counter
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from agent_tasks.current import Body, bodies, outside_run
 from agent_tasks.errors import (
     ArgumentsNotStorable,
+    InForkedProcess,
     InsideTransaction,
     LeaseLost,
     StepSuspended,
@@ -59,6 +61,7 @@ class Attempt:
         cancelled: somebody has asked for the run's end, as far as the attempt's last write saw.
         damage: why there is no such checkpoint, or None.
         doomed: why nothing more may be executed, or None.
+        pid: the process that works for it; a child of it has the same lease in its memory, and no right to use it.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class Attempt:
         self.raised: BaseException | None = (
             None  # as it, or a body that is in doubt, raised it; for a caller in this process
         )
-        self.over = False
+        self.over, self.pid = False, os.getpid()
         self.deadline = runtime.clock.local() + runtime.settings.step_timeout_seconds
         self._home, self._closed = Home(), False
         self._ordinals: Counter[tuple[str, str]] = Counter()
@@ -131,16 +134,37 @@ class Attempt:
             kind = LeaseLost if isinstance(self.doomed, Lost) else StepSuspended
             raise kind(f"run {self.run_id!r} step {self.step!r}: {self.doomed.reason}")
 
+    def check_process(self, what: str) -> None:
+        """Refuse another process than the attempt's own, before it waits for a lock or sends a word of SQL (I2).
+
+        An ``Exception``, since a child acts on no doubt: nothing was sent for it, nothing will be, and pools of processes
+        hand on nothing else to the parent that waits for it.
+
+        Args:
+            what: was tried, for the message.
+
+        Raises:
+            InForkedProcess: the step has forked this process.
+        """
+        if os.getpid() != self.pid:
+            raise InForkedProcess(
+                f"run {self.run_id!r}: {what} in process {os.getpid()}, which step {self.step!r} has forked; only its own "
+                f"process, {self.pid}, works for the run. Nothing was sent or written. Return from the child what the call "
+                "needs, and call the tool in the step itself."
+            )
+
     @contextmanager
     def call_under_way(self, tool: Tool[..., Any]) -> Iterator[None]:
         """Let a call be made now, or refuse it; the step's end waits for it.
 
         Raises:
+            InForkedProcess: this is a child of the step's process.
             StepSuspended: the attempt is doomed or over.
             UnguardedTool: the agent does not list the tool, so that nobody could ask about it after a crash.
             UnorderedCalls: the call comes from another thread or task, where calls have no order and so no identity.
             InsideTransaction: the call is made in the body of a transactional tool.
         """
+        self.check_process(f"{tool.subject} was called")
         try:
             with self._calls:
                 self._check(tool)

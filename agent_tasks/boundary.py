@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from agent_tasks.children import EndingChildren
 from agent_tasks.errors import LedgerUnavailable, SchemaMissing
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ class Boundary:
             self.observer(Point(kind, name, moment))
 
     def effect(self, name: str, body: Callable[[], T]) -> T:
-        """Run the body of a tool."""
-        return self._around("effect", name, body)
+        """Run the body of a tool; a process that it forks does not come back from it."""
+        with EndingChildren(f"the body of {name!r}"):
+            return self._around("effect", name, body)
 
     def publish(self, name: str, send: Callable[[], T]) -> T:
         """Hand a message to the broker."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agent_tasks.attempt import Attempt
 from agent_tasks.calls import settle_doubts, settle_unasked
 from agent_tasks.cancelling import expire
+from agent_tasks.children import EndingChildren
 from agent_tasks.current import working_for
 from agent_tasks.ending import Crashed, Ending
 from agent_tasks.errors import BadOutcome, CarriedElsewhere, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
@@ -67,14 +68,18 @@ class Coordinator:
         deadline = self.runtime.clock.local() + self.runtime.settings.step_timeout_seconds
         slot = self.runtime.slots.take(run_id, token, deadline=deadline)
         try:
-            attempt = self._claim(agent, step, run_id, seq, token, slot)
-            if attempt is None:
-                self._settle_stale(run_id)
-                return False
-            outcome = self._examine(attempt) or self._run_body(attempt)
-            self.ending.settle(attempt, outcome)
+            with EndingChildren(f"run {run_id!r}"):  # of a health check, say; the slot is their parent's, too
+                return self._work(agent, step, run_id, seq, token, slot)
         finally:
             slot.free()
+
+    def _work(self, agent: Agent, step: str, run_id: str, seq: int, token: str, slot: Slot) -> bool:
+        attempt = self._claim(agent, step, run_id, seq, token, slot)
+        if attempt is None:
+            self._settle_stale(run_id)
+            return False
+        outcome = self._examine(attempt) or self._run_body(attempt)
+        self.ending.settle(attempt, outcome)
         return True
 
     # -- claim -------------------------------------------------------------------------------------------------------
@@ -203,7 +208,7 @@ class Coordinator:
         )
         try:
             try:
-                with working_for(attempt):
+                with working_for(attempt), EndingChildren(f"step {attempt.step!r} of run {attempt.run_id!r}"):
                     returned = step.function(view)
             finally:
                 attempt.close()

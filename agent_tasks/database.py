@@ -10,7 +10,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
 from agent_tasks.errors import ConfigurationError, did_you_mean
-from agent_tasks.forks import ForkSafeConnection
+from agent_tasks.forks import ForkSafeConnection, keep_to_process
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -58,6 +58,7 @@ def open_engine(url: str, **options: Any) -> Engine:
         try:
             limits = {**_POSTGRESQL_LIMITS, **options.pop("connect_args", {})}
             engine = create_engine(parsed, isolation_level="READ COMMITTED", connect_args=limits, **options)
+            keep_to_process(engine)
             event.listen(engine, "connect", _set_up_postgresql)
             return engine
         except ImportError as error:
@@ -67,7 +68,7 @@ def open_engine(url: str, **options: Any) -> Engine:
             ) from error
     # No pool: a connection that stays open would keep this process from forking.
     connect_args = {"timeout": SQLITE_BUSY_MS / 1000, "factory": ForkSafeConnection}
-    engine = create_engine(parsed, connect_args=connect_args, **{"poolclass": NullPool, **options})
+    engine = keep_to_process(create_engine(parsed, connect_args=connect_args, **{"poolclass": NullPool, **options}))
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_immediate)
     return engine

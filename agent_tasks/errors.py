@@ -109,6 +109,10 @@ class CarriedElsewhere(AgentTasksError):
     """A function that carries a run was called after the step that made it, or in the step of another run."""
 
 
+class InForkedProcess(AgentTasksError):
+    """A tool was called, or the ledger used, in a process that a step has forked; only the step's own process works for its run."""
+
+
 class InsideTransaction(AgentTasksError):
     """The body of a transactional tool did what its transaction cannot hold or undo."""
 

@@ -1,4 +1,7 @@
-"""SQLite and fork: no connection may be open while a process forks.
+"""Connections and fork: a child never uses, nor closes, one of its parent's, and SQLite has none open meanwhile.
+
+Parent and child would share one socket of PostgreSQL, and read each other's answers. So an engine begins anew in a child,
+and what a child still holds of its parent's, such as the connection of a transactional body, refuses each statement.
 
 SQLite keeps in the process's memory which locks it holds on a file, and the kernel does not hand locks on to a child. So
 a child that is forked while any thread has the file open believes that it holds what it does not hold: it sees a ledger
@@ -12,8 +15,19 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import weakref
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import event
+
+from agent_tasks.errors import InForkedProcess
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+#: Of a connection's own notes: the process that made it.
+_MADE_IN = "agent_tasks_pid"
 
 #: How long a new connection gives way to a fork that waits, in seconds; it may be what the fork waits for.
 _GIVE_WAY_SECONDS = 5.0
@@ -102,3 +116,44 @@ class ForkSafeConnection(sqlite3.Connection):
         if self._counted_in == os.getpid():
             self._counted_in = None
             _open.leave(self._thread)
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def keep_to_process(engine: Engine) -> Engine:
+    """Let each connection of an engine be its own process's; one that a child inherited is neither used nor closed.
+
+    Example:
+        >>> from sqlalchemy import create_engine
+        >>> with keep_to_process(create_engine("sqlite://")).connect() as connection:
+        ...     child = os.fork()
+        ...     if not child:
+        ...         try:
+        ...             connection.exec_driver_sql("SELECT 1")
+        ...         except InForkedProcess:
+        ...             os._exit(7)
+        >>> os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        7
+    """
+    event.listen(engine, "connect", lambda _connection, record: record.info.update({_MADE_IN: os.getpid()}))
+    event.listen(engine, "before_cursor_execute", _refuse_elsewhere)
+    _engines.add(engine)
+    return engine
+
+
+def _refuse_elsewhere(connection: Connection, *_statement: object) -> None:
+    made_in = connection.info.get(_MADE_IN)
+    if made_in not in (None, os.getpid()):
+        raise InForkedProcess(
+            f"a connection of process {made_in} was used in process {os.getpid()}, which it has forked. Nothing was sent. "
+            "Use it in its own process, and return to that what the statement needs."
+        )
+
+
+def _begin_anew() -> None:
+    for engine in list(_engines):
+        engine.dispose(close=False)
+
+
+os.register_at_fork(after_in_child=_begin_anew)

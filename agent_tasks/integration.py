@@ -58,8 +58,6 @@ class AppState:
         """
         with self._lock:
             if self._runtime is None or self._pid != os.getpid():
-                if self._runtime is not None:
-                    self._runtime.forget_after_fork()
                 self._runtime = Runtime.of(self.app, Settings.of(self.app))
                 self._pid = os.getpid()
             return self._runtime

@@ -151,6 +151,7 @@ class Ledger:
             found is not None
             and found.row["token"] == attempt.token
             and found.attempts == wanted
+            and found.row["args_digest"] == request.digest
             and found.status is OperationStatus.EXECUTING
         )
         return found if is_mine else None
@@ -194,7 +195,12 @@ class Ledger:
     ) -> bool:
         """Tell whether an earlier sending of this attempt's record, whose answer was lost, was written."""
         found = self.find(connection, request.operation_id)
-        return found is not None and found.row["token"] == attempt.token and found.status is status
+        return (
+            found is not None
+            and found.row["token"] == attempt.token
+            and found.row["args_digest"] == request.digest
+            and found.status is status
+        )
 
     def settle(
         self,

@@ -44,8 +44,10 @@ class Recorder:
         limit may strike in the middle: the write is finished all the same, and the attempt goes no further than that.
 
         Raises:
+            InForkedProcess: this is a child of the attempt's process.
             StepSuspended: the database refused, or gave no answer until the step's time limit.
         """
+        attempt.check_process(f"the ledger was used ({name})")
         (first, longest), pause = _PAUSES, 0.0
         while True:
             try:
@@ -148,31 +150,34 @@ class Recorder:
         """Commit what became of a request; ``fact`` is kept as evidence.
 
         An attempt that lost its lease still brings its outcome: it settles the operation while that stands at the
-        attempt's own request and wakes the run; otherwise it is kept as evidence (I2).
+        attempt's own request and wakes the run; otherwise it is kept as evidence (I2). The same where others wrote about
+        the operation although the lease is the attempt's own.
 
         Raises:
             LeaseLost: the attempt does not own the run any more.
+            StepSuspended: it does, and its outcome is not what the ledger says; the next attempt goes by the ledger (I5).
         """
         runtime, woke = self.runtime, False
 
-        def work(connection: Connection) -> bool:
+        def work(connection: Connection) -> tuple[bool, bool]:
             nonlocal woke
             run = runtime.runs.find(connection, attempt.run_id, lock=True)
             if run is not None and runtime.runs.is_owner(run, attempt):
                 attempt.cancelled = is_cancelled(run)
-                self._own_outcome(connection, attempt, operation, status, fact, values)
-                return True
+                return True, self._own_outcome(connection, attempt, operation, status, fact, values)
             woke = run is not None and self._late_outcome(connection, attempt, operation, status, fact, values)
-            return False
+            return False, False
 
         try:
-            owns = self.write(attempt, "outcome", work)
+            owns, settled = self.write(attempt, "outcome", work)
         except BaseException as error:  # noqa: BLE001 - the step must not take it for what the tool raised (I15)
             attempt.suspend(Lost(f"the outcome of {operation.tool} could not be written: {text_of(error)}"))
         if woke:
             runtime.ring(attempt.run_id)
         if not owns:
             attempt.suspend(Lost(f"the lease was lost while {operation.tool} ran"))
+        if not settled:
+            attempt.suspend(Wait(f"since others have written what became of {operation.tool} while it ran"))
         operation.row = {**operation.row, **values, "status": status}
         attempt.known[operation.operation_id] = operation
 
@@ -184,15 +189,22 @@ class Recorder:
         status: OperationStatus,
         fact: dict[str, Any] | None,
         values: dict[str, Any],
-    ) -> None:
+    ) -> bool:
         fence = None if status in IN_DOUBT else attempt.fence
         settled = self.runtime.ledger.settle(
             connection, operation, from_=(OperationStatus.EXECUTING,), fence=fence, status=status, **values
         )
-        if settled and fact is not None:
+        if not settled:
+            found = self.runtime.ledger.find(connection, operation.operation_id)
+            if found is not None and _is_written(found, attempt, operation, status):
+                return True  # by an earlier sending, whose answer was lost
+            self._late_outcome(connection, attempt, operation, status, fact, values)
+            return False
+        if fact is not None:
             self.runtime.ledger.add_evidence(
                 connection, operation.operation_id, what=status.value, attempt=operation.attempts, **fact
             )
+        return True
 
     def _late_outcome(
         self,
@@ -275,6 +287,12 @@ class Recorder:
         return self.write(
             attempt, "look", lambda connection: self.runtime.inbox.conflict_reply(connection, operation_id, digest)
         )
+
+
+def _is_written(found: Operation, attempt: Attempt, operation: Operation, status: OperationStatus) -> bool:
+    """Tell whether a row says what the attempt itself wrote of its request, and nobody else."""
+    request = (found.attempts, found.row["token"]) == (operation.attempts, attempt.token)
+    return request and found.status is status and found.row["resolved_by"] is None
 
 
 def _contradiction(

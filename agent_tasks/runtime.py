@@ -107,7 +107,3 @@ class Runtime:
             return
         if row["status"] == RunStatus.QUEUED or (row["status"] in FINISHED and row["due_at"] is not None):
             self.bell.ring(Ring.of(row))
-
-    def forget_after_fork(self) -> None:
-        """Drop connections that belong to the parent, without closing them."""
-        self.engine.dispose(close=False)

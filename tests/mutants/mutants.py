@@ -16,6 +16,7 @@ _CANCEL = "tests/integration/test_protocol_cancel.py"
 _RETRIES = "tests/unit/test_retries.py"
 _STEP_RETRIES = "tests/integration/test_protocol_retries.py"
 _THREADS = "tests/integration/test_threads.py"
+_FORKED = "tests/integration/test_forked_steps.py"
 _SWEEPER = "tests/unit/test_sweeper.py"
 _HEARTBEAT = "tests/unit/test_heartbeat.py"
 
@@ -134,6 +135,46 @@ MUTANTS = [
         "from_=from_, fence=fence, token=token, status=status, **values",
         "from_=from_, fence=fence, status=status, **values",
         (f"{_GENERATIONS}::test_the_late_outcome_of_a_deleted_run_settles_nothing_of_the_one_that_has_its_id_now",),
+    ),
+    Mutant(
+        "tools may be called in a forked child",
+        "I2",
+        "agent_tasks/attempt.py",
+        "        if os.getpid() != self.pid:",
+        "        if False:",
+        (f"{_FORKED}::test_no_tool_is_called_in_a_child",),
+    ),
+    Mutant(
+        "a forked child comes back from its step",
+        "I7",
+        "agent_tasks/children.py",
+        "        if os.getpid() == self._pid:",
+        "        if self._pid:",
+        (f"{_FORKED}::test_a_child_that_comes_back_from_the_step_ends_there",),
+    ),
+    Mutant(
+        "a child uses its parent's connection",
+        "I2",
+        "agent_tasks/forks.py",
+        "    if made_in not in (None, os.getpid()):",
+        "    if False:",
+        (f"{_FORKED}::test_a_child_does_not_use_the_connection_of_a_transactional_body",),
+    ),
+    Mutant(
+        "an intent with other arguments is taken for this one",
+        "I4",
+        "agent_tasks/ledger.py",
+        '            and found.attempts == wanted\n            and found.row["args_digest"] == request.digest',
+        "            and found.attempts == wanted",
+        (f"{_FENCES}::test_an_intent_is_found_again_only_where_every_word_of_it_is_this_one",),
+    ),
+    Mutant(
+        "an own outcome that the ledger contradicts is dropped",
+        "I2",
+        "agent_tasks/recorder.py",
+        "            self._late_outcome(connection, attempt, operation, status, fact, values)\n            return False",
+        "            return True",
+        (f"{_FENCES}::test_an_own_outcome_that_the_ledger_contradicts_is_kept_and_shown",),
     ),
     # -- I3: intent first
     Mutant(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, RowMapping, update
 
-from agent_tasks import tool
+from agent_tasks import StepSuspended, tool
 from agent_tasks.attempt import Attempt
 from agent_tasks.ledger import Request
 from agent_tasks.operations import Operation
@@ -226,6 +227,113 @@ def test_a_request_is_begun_only_from_the_row_that_was_seen(here: OneProcess, va
     with here.runtime.engine.connect() as connection, connection.begin():
         assert here.runtime.ledger.begin(connection, attempt, renamed(request, operation), seen) is None
     assert without_clock(operation_now(here, operation).row) == without_clock(before)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"attempts": 2}, {"token": "another"}, {"status": OperationStatus.UNKNOWN}, {"args_digest": "of other arguments"}],
+    ids=str,
+)
+def test_an_intent_is_found_again_only_where_every_word_of_it_is_this_one(
+    here: OneProcess, values: dict[str, Any]
+) -> None:
+    attempt, operation = begun(here)
+    request = renamed(attempt.request(note, {"text": "a"}), operation)
+
+    def found_again() -> Operation | None:
+        return here.runtime.boundary.read(
+            here.runtime.engine, lambda c: here.runtime.ledger.begun_before(c, attempt, request, None)
+        )
+
+    assert found_again() is not None
+    write_operation(here, **values)
+    assert found_again() is None
+
+
+@pytest.mark.parametrize(
+    "values", [{"token": "another"}, {"status": OperationStatus.FAILED}, {"args_digest": "of other arguments"}], ids=str
+)
+def test_a_record_is_found_again_only_where_every_word_of_it_is_this_one(
+    here: OneProcess, values: dict[str, Any]
+) -> None:
+    attempt, operation = begun(here)
+    request = renamed(attempt.request(note, {"text": "a"}), operation)
+    write_operation(here, status=OperationStatus.SUCCEEDED)
+
+    def found_again() -> bool:
+        return here.runtime.boundary.read(
+            here.runtime.engine,
+            lambda c: here.runtime.ledger.recorded_before(c, attempt, request, OperationStatus.SUCCEEDED),
+        )
+
+    assert found_again()
+    write_operation(here, **values)
+    assert not found_again()
+
+
+# -- the outcome of an attempt that owns its run, where others wrote about the operation ---------------------------------
+
+
+@tool(effect="manual", timeout=timedelta(seconds=20))
+def charge(text: str) -> str:
+    return text
+
+
+def charging(here: OneProcess) -> tuple[Attempt, Operation]:
+    """A charge whose body has just returned."""
+    agent = here.agent(charge, name="shop", pay=lambda _state: None)
+    attempt = Attempt(here.runtime, agent, Rows(here).run(RUN), CheckpointState(run_id=RUN, seq=0), [], None)
+    operation = here.runtime.recorder.begin(attempt, attempt.request(charge, {"text": "a"}), None)
+    assert operation is not None
+    return attempt, operation
+
+
+def questions(here: OneProcess) -> list[str]:
+    items = here.runtime.boundary.read(here.runtime.engine, lambda c: here.runtime.inbox.items(c, RUN))
+    return [str(item.question) for item in items]
+
+
+#: What stands in the ledger, and what a person must be told when the attempt's own body succeeded.
+OTHERWISE: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "it was sent again": ({"attempts": 2, "token": "another"}, ["doubled"]),
+    "it is taken for failed": ({"status": OperationStatus.FAILED}, ["doubled"]),
+    "it was dropped": ({"status": OperationStatus.DROPPED}, ["doubled"]),
+    "a person said that it happened": ({"status": OperationStatus.SUCCEEDED, "resolved_by": "kim"}, []),
+}
+
+
+@pytest.mark.parametrize("otherwise", OTHERWISE)
+def test_an_own_outcome_that_the_ledger_contradicts_is_kept_and_shown(here: OneProcess, otherwise: str) -> None:
+    values, told = OTHERWISE[otherwise]
+    attempt, operation = charging(here)
+    write_operation(here, **values)
+    with pytest.raises(StepSuspended, match="others have written what became of charge"):
+        here.runtime.recorder.outcome(attempt, operation, OperationStatus.SUCCEEDED, result=b"mine")
+    stored = operation_now(here, operation)
+    assert stored.evidence[-1]["what"] == "late succeeded"
+    assert stored.row["result"] is None
+    assert questions(here) == told
+
+
+@pytest.mark.parametrize("status", [OperationStatus.UNKNOWN, OperationStatus.PENDING])
+def test_an_own_success_settles_what_others_made_a_doubt_and_the_next_attempt_finds_it(
+    here: OneProcess, status: OperationStatus
+) -> None:
+    attempt, operation = charging(here)
+    write_operation(here, status=status)
+    with pytest.raises(StepSuspended):
+        here.runtime.recorder.outcome(attempt, operation, OperationStatus.SUCCEEDED, result=b"mine")
+    stored = operation_now(here, operation)
+    assert (stored.status, stored.row["result"]) == (OperationStatus.SUCCEEDED, b"mine")
+    assert questions(here) == []
+
+
+def test_an_own_outcome_whose_answer_was_lost_is_no_contradiction(here: OneProcess) -> None:
+    attempt, operation = charging(here)
+    for _ in range(2):
+        here.runtime.recorder.outcome(attempt, operation, OperationStatus.SUCCEEDED, result=b"mine")
+    assert operation_now(here, operation).evidence == []
+    assert (attempt.doomed, questions(here)) == (None, [])
 
 
 def renamed(request: Request, operation: Operation) -> Request:
