@@ -6,6 +6,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Reject
@@ -126,10 +127,12 @@ def answer_eagerly(task: Task, job: PlainJob, args: tuple[Any, ...], kwargs: dic
 def tell_that_result_is_stored(task: Task) -> None:
     """Let a run rest whose end Celery knows; if that cannot be written now, it is rung for and told again."""
     request, runtime = task.request, AppState.of(task.app).runtime
-    if not request.get("agent_kept"):
+    finished_at = request.get("agent_kept")
+    if finished_at is None:
         return
+    stored = partial(runtime.decisions.result_stored, run_id=request.id, finished_at=finished_at)
     try:
-        runtime.boundary.commit("result", runtime.engine, lambda c: runtime.decisions.result_stored(c, request.id))
+        runtime.boundary.commit("result", runtime.engine, stored)
     except AgentTasksError as error:
         extra = {"action": "ledger_unavailable", "run_id": request.id}
         logger.warning("run %s: its result is stored, and is stored again: %s", request.id, error, extra=extra)
@@ -198,7 +201,7 @@ def _rejected(job: PlainJob, run_id: str, error: Exception) -> Reject:
 
 
 def _show(task: Task, runtime: Runtime, row: RowMapping) -> None:
-    task.request.update(agent_kept=row["due_at"] is not None, agent_ended=row["status"])
+    task.request.update(agent_kept=None if row["due_at"] is None else row["finished_at"], agent_ended=row["status"])
     if task.request.get("agent_shown"):
         return
     with suppress(CheckpointError):  # then the hooks see the doorbell's arguments

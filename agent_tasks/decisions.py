@@ -121,8 +121,12 @@ class Decisions:
         error = {"type": "cancelled", "text": EXPIRED, "traceback": ""}
         return self.end(connection, run_id, RunStatus.CANCELLED, error, was=(RunStatus.QUEUED,))
 
-    def result_stored(self, connection: Connection, run_id: str) -> None:
-        """Let a finished run rest: Celery knows how it ended."""
+    def result_stored(self, connection: Connection, run_id: str, *, finished_at: int) -> None:
+        """Let a run that finished then rest: Celery knows how it ended.
+
+        A run that was resumed may have another end by now, perhaps under the same fence; that one is told yet (I9).
+        """
         c = self.table.c
         ended = c.status.in_([str(status) for status in FINISHED])
-        connection.execute(update(self.table).where(c.run_id == run_id, ended).values(due_at=None))
+        this_end = update(self.table).where(c.run_id == run_id, c.finished_at == finished_at, ended)
+        connection.execute(this_end.values(due_at=None))

@@ -158,6 +158,14 @@ FOREIGN: dict[str, tuple[dict[str, Any], Callable[[OneProcess, Connection], Any]
         lambda here, c: here.runtime.runs.release_dead(c, RUN, "token"),
     ),
     "a parking of a run that is running": ({}, lambda here, c: here.runtime.decisions.park(c, RUN, "for a test")),
+    "the telling of another end": (
+        {"status": RunStatus.SUCCEEDED, "finished_at": 2, "due_at": 5},
+        lambda here, c: here.runtime.decisions.result_stored(c, RUN, finished_at=1),
+    ),
+    "the telling of the end of a run that was resumed": (
+        {"status": RunStatus.QUEUED, "finished_at": None, "due_at": 5},
+        lambda here, c: here.runtime.decisions.result_stored(c, RUN, finished_at=1),
+    ),
     "an abort of a run that is running": ({}, lambda here, c: here.runtime.decisions.abort(c, RUN, "for a test")),
 }
 

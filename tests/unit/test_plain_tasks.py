@@ -445,8 +445,9 @@ def test_an_end_that_celery_has_not_heard_of_is_rung_for_less_and_less(shop: Sho
         bell.rings.clear()
     assert waits == sorted(waits)
     assert waits[-1] > 2 * waits[0]
+    finished_at = shop.row(called.id)["finished_at"]
     with shop.runtime.engine.connect() as connection, connection.begin():
-        shop.runtime.decisions.result_stored(connection, called.id)
+        shop.runtime.decisions.result_stored(connection, called.id, finished_at=finished_at)
     assert shop.row(called.id)["due_at"] is None
     unheard = pay.apply_async(ignore_result=True)
     answer_all(shop.runtime, pay.job)
