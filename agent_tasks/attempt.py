@@ -108,6 +108,11 @@ class Attempt:
         """The messages of the run's state."""
         return self.state.messages
 
+    def note_raised(self, error: BaseException) -> None:
+        """Keep what became a suspension, for a caller in this process, who must hear of Ctrl-C before anything else."""
+        if isinstance(error, KeyboardInterrupt) or (self.raised is None and not isinstance(error, StepSuspended)):
+            self.raised = error
+
     def stop_if_cancelled(self) -> None:
         """Begin no call of a run that somebody wants ended; a body under way ends with all that it calls.
 

@@ -69,6 +69,7 @@ def _keep_from_step(attempt: Attempt, request: Request, error: BaseException) ->
         not isinstance(error, Exception) and not ends_the_process and request.tool.guard.effect is not Effect.READ
     )
     if in_doubt or interrupted:
+        attempt.note_raised(error)
         pause = attempt.runtime.settings.backoff_seconds(attempt.number)
         reason = f"because a call of {request.tool.name} ended in doubt ({type(error).__name__}: {text_of(error)})"
         attempt.suspend(Wait(reason, seconds=pause))

@@ -53,18 +53,13 @@ def own_ledger() -> Iterator[Runtime]:
 
 def run_inline(agent: Agent, state: dict[str, Any]) -> Any:
     """See ``Agent.run_inline``."""
-    with own_ledger() as runtime:
-        app_state = AppState.of(agent.app)
-        app_state.use_runtime(runtime)
+    with own_ledger() as runtime, AppState.of(agent.app).working_with(runtime):
+        run = agent.enqueue(state)
+        raised = run_to_its_end(runtime, agent, run.run_id)
         try:
-            run = agent.enqueue(state)
-            raised = run_to_its_end(runtime, agent, run.run_id)
-            try:
-                return run.get(timeout=0)
-            except (RunFailed, RunUnfinished) as error:
-                raise error from raised.get(run.run_id)
-        finally:
-            app_state.use_runtime(None)
+            return run.get(timeout=0)
+        except (RunFailed, RunUnfinished) as error:
+            raise error from raised.get(run.run_id)
 
 
 def answer_all(runtime: Runtime, agent: Agent) -> dict[str, BaseException | None]:
@@ -86,10 +81,18 @@ def run_to_its_end(runtime: Runtime, agent: Agent, run_id: str) -> dict[str, Bas
 
     Returns:
         What ended or stopped runs, as it was raised, by run id; see :class:`agent_tasks.ending.Ending`.
+
+    Raises:
+        KeyboardInterrupt: it struck in a call. A worker keeps that call as a doubt, which its runs outlive; here somebody
+            wants his prompt back, and the ledger ends with this process's run.
     """
+    bell = runtime.bell
+    assert isinstance(bell, InlineBell)  # noqa: S101
     sweeper, raised = Sweeper(runtime), dict[str, BaseException | None]()
     for waits in count():
-        raised.update(answer_all(runtime, agent))
+        while bell.rings:
+            raised.update(answer(runtime, agent, bell.rings.popleft()))
+            _stop_if_interrupted(raised)
         row = runtime.boundary.read(runtime.engine, lambda connection: runtime.runs.find(connection, run_id))
         if row is None or row["status"] in FINISHED or row["status"] == RunStatus.NEEDS_ATTENTION:
             return raised
@@ -99,6 +102,12 @@ def run_to_its_end(runtime: Runtime, agent: Agent, run_id: str) -> dict[str, Bas
         runtime.clock.advance(missing + 0.001)
         sweeper.sweep()
     raise AssertionError("unreachable")
+
+
+def _stop_if_interrupted(raised: dict[str, BaseException | None]) -> None:
+    for error in raised.values():
+        if isinstance(error, KeyboardInterrupt):
+            raise error
 
 
 def answer(runtime: Runtime, agent: Agent, ring: Ring) -> dict[str, BaseException | None]:

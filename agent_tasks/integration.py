@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from agent_tasks.config import Settings
@@ -11,12 +13,17 @@ from agent_tasks.coordinator import Coordinator
 from agent_tasks.runtime import Runtime
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from celery import Celery
 
     from agent_tasks.agent import Agent
 
 #: Of a Celery app: its state here.
 _ATTRIBUTE = "_agent_tasks"
+
+#: What a run in this process works with, by app: of a thread of control, since other threads go on with their process's own.
+_inline: ContextVar[dict[AppState, Runtime]] = ContextVar("agent_tasks_inline_runtimes")
 
 
 class AppState:
@@ -51,19 +58,30 @@ class AppState:
 
     @property
     def runtime(self) -> Runtime:
-        """This process's runtime; made when it is first needed.
+        """The one that this thread of control works with, or this process's, which is made when it is first needed.
 
         Raises:
             ConfigurationError: the settings cannot keep the promise.
         """
+        if (inline := _inline.get({}).get(self)) is not None:
+            return inline
         with self._lock:
             if self._runtime is None or self._pid != os.getpid():
                 self._runtime = Runtime.of(self.app, Settings.of(self.app))
                 self._pid = os.getpid()
             return self._runtime
 
+    @contextmanager
+    def working_with(self, runtime: Runtime) -> Iterator[None]:
+        """Let this thread of control work with a runtime of its own, and the threads that it carries its run into."""
+        token = _inline.set({**_inline.get({}), self: runtime})
+        try:
+            yield
+        finally:
+            _inline.reset(token)
+
     def use_runtime(self, runtime: Runtime | None) -> None:
-        """Work with this runtime from now on; None lets the next use make one."""
+        """Let the whole process work with this runtime from now on; None lets the next use make one."""
         with self._lock:
             self._runtime, self._pid = runtime, os.getpid()
 

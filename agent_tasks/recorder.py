@@ -95,6 +95,7 @@ class Recorder:
             owns, operation = self.write(attempt, "intent", work)
         except BaseException as error:  # noqa: BLE001 - a time limit, say: the intent may be committed all the same
             said = f"{type(error).__name__}: {text_of(error)}"
+            attempt.note_raised(error)
             attempt.suspend(Lost(f"the intent of {request.tool.name} was interrupted: {said}"))
         if not owns:
             attempt.suspend(Lost(f"the lease was lost before {request.tool.name} began"))
@@ -171,6 +172,7 @@ class Recorder:
         try:
             owns, settled = self.write(attempt, "outcome", work)
         except BaseException as error:  # noqa: BLE001 - the step must not take it for what the tool raised (I15)
+            attempt.note_raised(error)
             attempt.suspend(Lost(f"the outcome of {operation.tool} could not be written: {text_of(error)}"))
         if woke:
             runtime.ring(attempt.run_id)

@@ -95,16 +95,13 @@ class Play:
     def _live(self, process: _Process) -> bool:
         """One process, from its start until the run waits for nobody any more; False if it crashed."""
         runtime = self.stage.runtime(self.clock, process.observe)
-        app_state = AppState.of(self.agent.app)
-        app_state.use_runtime(runtime)
         try:
-            self._drive(runtime)
+            with AppState.of(self.agent.app).working_with(runtime):
+                self._drive(runtime)
         except BaseException:  # the step's code may have wrapped the crash in something else
             if not process.dead:
                 raise
             return False
-        finally:
-            app_state.use_runtime(None)
         return True
 
     def _drive(self, runtime: Runtime) -> None:

@@ -294,6 +294,22 @@ MUTANTS = [
     ),
     # -- I9: nothing is stuck silently
     Mutant(
+        "a late word about one end of a run lets another one rest",
+        "I9",
+        "agent_tasks/decisions.py",
+        "c.run_id == run_id, c.finished_at == finished_at, ended",
+        "c.run_id == run_id, ended",
+        (f"{_FENCES}::{_FOREIGN}",),
+    ),
+    Mutant(
+        "Ctrl-C in a call is a doubt and no more in a run in process",
+        "I15",
+        "agent_tasks/inline.py",
+        "            _stop_if_interrupted(raised)\n",
+        "",
+        ("tests/unit/test_inline.py::test_ctrl_c_in_a_body_comes_out_of_a_run_in_process_at_once",),
+    ),
+    Mutant(
         "a heartbeat renews by run, whatever the fence",
         "I9",
         "agent_tasks/runs.py",
