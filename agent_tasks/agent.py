@@ -14,11 +14,13 @@ from agent_tasks.errors import (
     AgentNameTaken,
     AgentTasksError,
     ConfigurationError,
+    OutsideRun,
     RunNotFound,
     UnguardedTool,
     UnknownStep,
 )
 from agent_tasks.handle import RunHandle
+from agent_tasks.hosting import in_worker
 from agent_tasks.inline import run_inline
 from agent_tasks.integration import AppState
 from agent_tasks.retries import OPTIONS, retry_policy
@@ -234,9 +236,15 @@ class Agent:
         Waits pass at once: pauses between retries, back-off, horizons.
 
         Raises:
+            OutsideRun: this is a worker, and not in eager mode.
             RunFailed: the run ended as failed.
             RunUnfinished: it waits for a person, or has waited 200 times; its cause is what a body raised last.
         """
+        if in_worker() and not self.app.conf.task_always_eager:
+            raise OutsideRun(
+                f"{self.subject} was run inline in a worker, on a ledger of its own: when the process dies, that ledger is "
+                f"lost, and what was done is done again. Nothing was done; call {self.name}.enqueue(…)."
+            )
         return run_inline(self, {} if input is None else input)
 
     def first_step(self) -> Step:

@@ -21,7 +21,7 @@ from agent_tasks.outcomes import Done, error_line
 from agent_tasks.refusals import refused_argument
 from agent_tasks.retries import OPTIONS, refuse_near_misses, whole_number
 from agent_tasks.schema import MAX_ID_LENGTH
-from agent_tasks.states import FINISHED, RunStatus
+from agent_tasks.states import FINISHED, Effect, RunStatus
 from agent_tasks.steps import Step
 from agent_tasks.suspensions import Wait
 from agent_tasks.tools import Tool, check_guarded
@@ -95,6 +95,11 @@ class PlainJob(Agent):
     def task(self) -> Task:
         """The Celery task itself."""
         return self.app._tasks[self.name]
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether anything that its body may do changes the world."""
+        return any(each.guard.effect is not Effect.READ for each in self.tools.values())
 
     def check_ready(self) -> None:
         """Refuse what can only be seen once the whole module is loaded.

@@ -13,6 +13,7 @@ from kombu.exceptions import EncodeError
 
 from agent_tasks.answering import Answer, answer, answer_eagerly, tell_that_result_is_stored
 from agent_tasks.errors import AgentTasksError, OutsideRun, RunNotFound, UnguardedTool
+from agent_tasks.hosting import in_worker
 from agent_tasks.messages import show_run
 from agent_tasks.plain import PlainJob, operation_of_this_context
 from agent_tasks.states import Effect, RunStatus
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from celery import Celery
-    from celery.result import AsyncResult
+    from celery.result import AsyncResult, EagerResult
 
     from agent_tasks.handle import RunHandle
     from agent_tasks.operations import Operation
@@ -125,6 +126,29 @@ class AgentTask(LedgerTask):
         if self.job is None or self._get_app().conf.task_always_eager:
             return super().apply_async(args, kwargs, task_id=task_id, **options)
         return submit(self, self.job, args or (), kwargs or {}, task_id, options)
+
+    def apply(self, *args: Any, **options: Any) -> EagerResult:
+        """Run a call to its end here and now, on a ledger of its own: for tests and scripts.
+
+        Args:
+            *args: those of Celery's own ``apply``.
+            **options: the same.
+
+        Returns:
+            The result.
+
+        Raises:
+            OutsideRun: this is a worker and not in eager mode, and the task has an effect or tools that have one.
+        """
+        if self.job is None:
+            return super().apply(*args, **options)
+        if self.job.has_effects and in_worker() and not self._get_app().conf.task_always_eager:
+            raise OutsideRun(
+                f"task {self.name!r} has effects and was called by .apply() in a worker, on a ledger of its own: when the "
+                f"process dies, that ledger is lost, and what was done is done again. Nothing was done; call "
+                f"{self.__name__}.delay(…), or {self.__name__}.unguarded(…) to run the body without any promise."
+            )
+        return super().apply(*args, **options)
 
     def run_handle(self, task_id: str | AsyncResult) -> RunHandle:
         """Return the handle of the run that a call of this task became: its status, operations, inbox, ``cancel``, ``resume``.

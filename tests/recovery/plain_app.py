@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import runpy
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from unittest.mock import patch
 
 from celery import Celery, Task
 
-from agent_tasks import AgentTask, Happened, NotHappened, tool
+from agent_tasks import Agent, AgentTask, Happened, NotHappened, OutsideRun, done, tool
 
 FOLDER_VARIABLE = "AGENT_PLAIN_FOLDER"
 
@@ -176,6 +177,28 @@ def build(environ: dict[str, str]) -> tuple[Celery, dict[str, Task]]:
             "id": self.request.id,
             "more": self.request.headers,
         }
+
+    notes = Agent("notes", app=app)
+    notes.step(lambda state: outside.see(state["word"]) or done(), name="note")
+    inside: dict[str, Any] = {
+        "apply": lambda word: pay.apply((word,)).get(disable_sync_subtasks=False),
+        "apply, of tools": lambda word: unlucky.apply((word, 0)).get(disable_sync_subtasks=False),
+        "apply, without effects": lambda word: add.apply((1, 2, word)).get(disable_sync_subtasks=False),
+        "run_inline": lambda word: notes.run_inline({"word": word}),
+    }
+
+    @app.task(name="shop.inside", tools=[], throws=(OutsideRun,), **safe)
+    def inside_a_body(self, how, word):
+        return inside[how](word)
+
+    @app.task(name="plain.inside", throws=(OutsideRun,), shared=False)
+    def inside_another_task(how, word):
+        return inside[how](word)
+
+    @app.task(name="plain.inside_a_thread", throws=(OutsideRun,), shared=False)
+    def inside_a_thread(how, word):
+        with ThreadPoolExecutor() as threads:
+            return threads.submit(inside[how], word).result()
 
     @app.task(name="plain.total", shared=False)
     def total(numbers):

@@ -362,6 +362,22 @@ def test_eager_calls_run_on_a_ledger_of_their_own_and_wait_for_nothing(place: Pl
         assert place.runtime.runs.find_by_dedupe_key(connection, "shop.pay", f"order={word!r}") is None
 
 
+@row("`task_always_eager`, `.apply()`")
+@pytest.mark.parametrize("where", ["shop.inside", "plain.inside", "plain.inside_a_thread"])
+@pytest.mark.parametrize("how", ["apply", "apply, of tools", "run_inline"])
+def test_nothing_with_an_effect_is_done_on_a_ledger_of_its_own_in_a_worker(
+    place: Place, word: str, where: str, how: str
+) -> None:
+    with pytest.raises(OutsideRun, match=r"in a worker, on a ledger of its own: when the process dies, .* done again"):
+        place.app.tasks[where].delay(how, word).get(timeout=LIMIT)
+    assert (place.outside.happened(word), place.outside.seen(word)) == (0, [])
+
+
+@row("`task_always_eager`, `.apply()`")
+def test_a_task_without_effects_may_be_applied_in_a_worker(place: Place, word: str) -> None:
+    assert place.app.tasks["plain.inside"].delay("apply, without effects", word).get(timeout=LIMIT) == 3
+
+
 @row("`queue`, `task_routes`, `priority`")
 def test_doorbells_go_where_the_call_is_routed(place: Place, word: str) -> None:
     assert place.routed.delay().get(timeout=LIMIT) == OTHER_QUEUE
