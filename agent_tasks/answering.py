@@ -13,7 +13,7 @@ from celery.exceptions import Reject
 
 from agent_tasks.cancelling import revoke
 from agent_tasks.coordinator import Coordinator
-from agent_tasks.doorbell import RING_HEADER
+from agent_tasks.doorbell import RING_HEADER, names_a_step
 from agent_tasks.errors import AgentTasksError, LedgerUnavailable, RunFailed, RunNotFound, RunUnfinished
 from agent_tasks.handle import RunHandle
 from agent_tasks.inline import own_ledger, run_to_its_end
@@ -22,6 +22,7 @@ from agent_tasks.messages import Message, show_run
 from agent_tasks.operations import text_of
 from agent_tasks.outcomes import error_line
 from agent_tasks.plain import STEP, PlainJob
+from agent_tasks.progress import Progress
 from agent_tasks.schema import is_id
 from agent_tasks.states import FINISHED, RunStatus
 from agent_tasks.submitting import LONGEST_SECONDS, seconds_until
@@ -72,7 +73,7 @@ def answer(task: Task, job: PlainJob) -> Answer:
         Reject: the message is somebody's own, and no ledger is there to keep it, or its id is that of another call.
     """
     request, runtime = task.request, AppState.of(task.app).runtime
-    is_doorbell = bool(request.get(RING_HEADER))
+    is_doorbell = _is_doorbell(request)
     try:
         if is_doorbell:
             return _work(task, job, runtime, str(request.id))
@@ -127,7 +128,7 @@ def answer_eagerly(task: Task, job: PlainJob, args: tuple[Any, ...], kwargs: dic
 def tell_that_result_is_stored(task: Task) -> None:
     """Let a run rest whose end Celery knows; if that cannot be written now, it is rung for and told again."""
     request, runtime = task.request, AppState.of(task.app).runtime
-    finished_at = request.get("agent_kept")
+    finished_at = Progress.of(request).kept
     if finished_at is None:
         return
     stored = partial(runtime.decisions.result_stored, run_id=request.id, finished_at=finished_at)
@@ -138,11 +139,18 @@ def tell_that_result_is_stored(task: Task) -> None:
         logger.warning("run %s: its result is stored, and is stored again: %s", request.id, error, extra=extra)
 
 
+def _is_doorbell(request: Any) -> bool:
+    """Tell whether the request is this package's own: the worker's parent says so, and it names the run that its id is."""
+    info, args = request.delivery_info or {}, request.args
+    return bool(info.get(RING_HEADER)) and names_a_step(args) and args[0] == request.id
+
+
 def _work(task: Task, job: PlainJob, runtime: Runtime, run_id: str) -> Answer:
     coordinator = Coordinator(runtime)
     if is_id(run_id):
-        if (reason := task.request.get(REVOKED_KEY)) is not None:
-            heard = task.request.get(HEARD_KEY)
+        info = task.request.delivery_info or {}
+        if (reason := info.get(REVOKED_KEY)) is not None:
+            heard = info.get(HEARD_KEY)
             ago = None if heard is None else runtime.clock.local() - float(heard)
             with suppress(RunNotFound):
                 revoke(runtime, run_id, why=str(reason), seconds_ago=ago)
@@ -201,8 +209,9 @@ def _rejected(job: PlainJob, run_id: str, error: Exception) -> Reject:
 
 
 def _show(task: Task, runtime: Runtime, row: RowMapping) -> None:
-    task.request.update(agent_kept=None if row["due_at"] is None else row["finished_at"], agent_ended=row["status"])
-    if task.request.get("agent_shown"):
+    progress = Progress.of(task.request)
+    progress.kept, progress.ended = None if row["due_at"] is None else row["finished_at"], row["status"]
+    if progress.shown:
         return
     with suppress(CheckpointError):  # then the hooks see the doorbell's arguments
         state = runtime.store.load(row["run_id"], 0).agent_state

@@ -11,6 +11,7 @@ from celery.utils import uuid
 from kombu.exceptions import ChannelError
 
 from agent_tasks.messages import headers_of
+from agent_tasks.schema import MAX_SEQ, is_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,8 +23,34 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Message header that tells a doorbell from somebody's own ``send_task``.
+#: Header of each doorbell. Somebody's own message may have it too, since headers are passed on.
 RING_HEADER = "agent_ring"
+
+
+def names_a_step(args: Any) -> bool:
+    """Tell whether a message's arguments are a run id and a seq; anybody may send one.
+
+    Example:
+        >>> names_a_step(("run-1", 1)), names_a_step(("run-1",))
+        (True, False)
+    """
+    return (
+        isinstance(args, (tuple, list))
+        and [type(argument) for argument in args] == [str, int]
+        and is_id(args[0])
+        and 0 < args[1] < MAX_SEQ
+    )
+
+
+def is_doorbell(headers: Mapping[str, Any], args: Any, kwargs: Any) -> bool:
+    """Tell a doorbell from somebody's own message.
+
+    Args:
+        headers: of the message.
+        args: positional arguments in it.
+        kwargs: keyword arguments in it.
+    """
+    return bool(headers.get(RING_HEADER)) and names_a_step(args) and not kwargs
 
 
 @dataclass(frozen=True)

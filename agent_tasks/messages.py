@@ -16,6 +16,7 @@ from celery.utils.functional import maybe_list
 from kombu.utils import json as kombu_json
 
 from agent_tasks.errors import ArgumentsNotStorable
+from agent_tasks.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -122,7 +123,7 @@ class Message:
         request = task.request
         headers = {name: request.get(name) for name in _HEADERS}
         headers["ignore_result"] = get_actual_ignore_result(task, request)
-        own = {name: value for name, value in (request.headers or {}).items() if not name.startswith("agent_")}
+        own = dict(request.headers or {})
         parts = _frozen(app, request.callbacks, request.errbacks, request.chain, request.chord)
         return cls({**own, **headers}, *parts, reply_to=request.reply_to)
 
@@ -186,7 +187,8 @@ def show_run(request: Any, run: Mapping[Any, Any], args: list[Any], kwargs: dict
         request.args[:] = args
         request.kwargs.clear()
         request.kwargs.update(kwargs)
-    request.update(retries=int(run["retries"]), agent_shown=True)
+    request.update(retries=int(run["retries"]))
+    Progress.of(request).shown = True
     read_message(run["message"]).put_into(request)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from celery.app.task import Context
@@ -16,6 +17,7 @@ from agent_tasks.errors import AgentTasksError, OutsideRun, RunNotFound, Unguard
 from agent_tasks.hosting import in_worker
 from agent_tasks.messages import show_run
 from agent_tasks.plain import PlainJob, operation_of_this_context
+from agent_tasks.progress import Progress
 from agent_tasks.states import Effect, RunStatus
 from agent_tasks.submitting import LONGEST_SECONDS, seconds_until, submit
 from agent_tasks.suspensions import RetryLater
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
     from agent_tasks.handle import RunHandle
     from agent_tasks.operations import Operation
     from agent_tasks.tools import Tool
+
+
+#: Whether this context is in a call of ``.apply()`` whose body has not begun.
+_applied: ContextVar[bool] = ContextVar("agent_tasks_applied", default=False)
 
 
 class _RetryLater(RetryLater, Retry):
@@ -148,7 +154,11 @@ class AgentTask(LedgerTask):
                 f"process dies, that ledger is lost, and what was done is done again. Nothing was done; call "
                 f"{self.__name__}.delay(…), or {self.__name__}.unguarded(…) to run the body without any promise."
             )
-        return super().apply(*args, **options)
+        token = _applied.set(True)
+        try:
+            return super().apply(*args, **options)
+        finally:
+            _applied.reset(token)
 
     def run_handle(self, task_id: str | AsyncResult) -> RunHandle:
         """Return the handle of the run that a call of this task became: its status, operations, inbox, ``cancel``, ``resume``.
@@ -194,7 +204,8 @@ class AgentTask(LedgerTask):
         request = self.request
         if self.job is None:
             return super().__call__(*args, **kwargs)
-        if request.called_directly or request.get("agent_answered"):
+        progress = Progress.of(request)
+        if request.called_directly or progress.answered:
             if self.effect in (None, Effect.READ):
                 return self.run(*args, **kwargs)
             raise OutsideRun(
@@ -202,10 +213,15 @@ class AgentTask(LedgerTask):
                 f"{self.effect!r}. Call {self.__name__}.delay(…), or {self.__name__}.unguarded(…) to run the body without any "
                 "promise, where self.operation does not exist."
             )
-        request.agent_answered = True
-        if request.is_eager:
+        # Not request.is_eager, which a message can say.
+        progress.answered, progress.eager = True, _applied.get()
+        if not progress.eager:
+            return self._said(answer(self, self.job))
+        token = _applied.set(False)
+        try:
             return answer_eagerly(self, self.job, args, kwargs)
-        return self._said(answer(self, self.job))
+        finally:
+            _applied.reset(token)
 
     def _said(self, answered: Answer) -> Any:
         """Tell Celery how the run ended, or that it has not."""
@@ -218,7 +234,7 @@ class AgentTask(LedgerTask):
             tell_that_result_is_stored(self)
             raise Ignore
         if not answered.ended:
-            later = self.request.get("agent_retry")
+            later = Progress.of(self.request).retry
             raise Ignore if later is None or not answered.retried else Retry(exc=later.cause, when=later.seconds)
         return answered.output
 
@@ -294,7 +310,7 @@ class AgentTask(LedgerTask):
                 "seconds, eta= a date and time."
             ) from None
         later = _RetryLater(exc or _raised_now(), when, pause)
-        request.agent_retry = later
+        Progress.of(request).retry = later
         raise later
 
     def replace(self, sig: Any) -> NoReturn:
@@ -368,7 +384,8 @@ def _after_telling(
     hook: Callable[..., Any], is_final: Callable[[AgentTask, Any], bool] = lambda _task, _said: True
 ) -> Callable[..., Any]:
     def hooked(self: AgentTask, said: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.request.get("agent_answered") and not self.request.is_eager and is_final(self, said):
+        progress = Progress.of(self.request)
+        if progress.answered and not progress.eager and is_final(self, said):
             tell_that_result_is_stored(self)
         return hook(self, said, *args, **kwargs)
 
@@ -377,7 +394,7 @@ def _after_telling(
 
 def _is_the_runs_own(task: AgentTask, error: BaseException) -> bool:
     """Tell a failure that the run ended on, or a result that no backend will ever take, from a broker that was away."""
-    return task.request.get("agent_ended") == RunStatus.FAILED or isinstance(error, EncodeError)
+    return Progress.of(task.request).ended == RunStatus.FAILED or isinstance(error, EncodeError)
 
 
 def _raised_now() -> Exception | None:

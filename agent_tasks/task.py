@@ -12,9 +12,9 @@ from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded, TimeLimitEx
 from celery.worker.request import Request, task_ready
 
 from agent_tasks.boundary import Boundary
+from agent_tasks.doorbell import RING_HEADER, is_doorbell, names_a_step
 from agent_tasks.errors import AgentTasksError, LedgerUnavailable
 from agent_tasks.revokes import HeardRevokes
-from agent_tasks.schema import MAX_SEQ, is_id
 
 if TYPE_CHECKING:
     from agent_tasks.agent import Agent
@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-#: In a request: why its id was revoked.
+#: In the delivery info of a request, which this worker writes and no sender: why its id was revoked.
 REVOKED_KEY = "agent_revoked"
 
-#: In a request: when this worker heard the command that revoked its id, in seconds of its host's clock.
+#: There too: when this worker heard the command that revoked its id, in seconds of its host's clock.
 HEARD_KEY = "agent_revoke_heard"
+
+#: What Celery puts beside the arguments in a message; the worker would take anything else for a fact about its request.
+_EMBEDDED = ("callbacks", "errbacks", "chain", "chord")
 
 
 class AgentRequest(Request):
@@ -38,6 +41,20 @@ class AgentRequest(Request):
     """
 
     _boundary = Boundary()
+
+    def __init__(self, message: Any, **options: Any) -> None:
+        super().__init__(message, **options)
+        args, kwargs, embedded = self._payload
+        if is_doorbell(self._request_dict, args, kwargs):
+            self._delivery_info[RING_HEADER] = 1
+        # Headers are passed on and forged. What the engine says about a request is said where no sender writes.
+        for name in [name for name in self._request_dict if str(name).startswith("agent_")]:
+            del self._request_dict[name]
+        embedded = embedded if isinstance(embedded, dict) else {}
+        if not embedded.keys() <= set(_EMBEDDED):
+            kept = {name: embedded.get(name) for name in _EMBEDDED}
+            self._body = self._payload = (args, kwargs, kept)
+            self._content_type = self._content_encoding = None  # decoded
 
     def acknowledge(self) -> None:
         """Tell the broker that the message is done with."""
@@ -91,8 +108,8 @@ class AgentRequest(Request):
         if not self.task.hears_of_revokes:
             super()._announce_revoked(reason, terminated, signum, expired)
             return
-        self._request_dict[REVOKED_KEY] = reason
-        self._request_dict[HEARD_KEY] = HeardRevokes.of_this_process.get(self.id)
+        self._delivery_info[REVOKED_KEY] = reason
+        self._delivery_info[HEARD_KEY] = HeardRevokes.of_this_process.get(self.id)
         self.send_event("task-revoked", terminated=terminated, signum=signum, expired=expired)
         if terminated:  # the process is dead, and its run is rung for
             task_ready(self)
@@ -147,7 +164,7 @@ class StepTask(LedgerTask):
     def doorbell(self) -> tuple[str, int] | None:
         """See :class:`LedgerTask`."""
         args = tuple(self.request.args or ())
-        return (args[0], args[1]) if _is_doorbell(args) else None
+        return (args[0], args[1]) if names_a_step(args) else None
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Answer a doorbell, whose arguments are the run's id and the seq of the checkpoint to be made.
@@ -158,7 +175,7 @@ class StepTask(LedgerTask):
         """
         from agent_tasks.integration import AppState
 
-        if kwargs or not _is_doorbell(args):
+        if kwargs or not names_a_step(args):
             logger.warning(
                 "a message to %s was dropped: a doorbell has a run id and a seq, got args %s and kwargs %s; "
                 "start a run with %s.enqueue(…)",
@@ -186,11 +203,6 @@ class StepTask(LedgerTask):
             worked = False
         if not worked:
             raise Ignore
-
-
-def _is_doorbell(args: tuple[Any, ...]) -> bool:
-    """Tell whether a message's arguments are a run id and a seq; anybody may send one."""
-    return [type(argument) for argument in args] == [str, int] and is_id(args[0]) and 0 < args[1] < MAX_SEQ
 
 
 def register_step(agent: Agent, step: Step, options: dict[str, Any]) -> None:

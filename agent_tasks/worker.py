@@ -12,7 +12,7 @@ from celery import bootsteps
 
 from agent_tasks.boundary import Boundary
 from agent_tasks.config import Settings
-from agent_tasks.doorbell import RING_HEADER
+from agent_tasks.doorbell import is_doorbell
 from agent_tasks.errors import LedgerUnavailable
 from agent_tasks.folders import remove_left_behind
 from agent_tasks.heartbeat import LOOK_SECONDS, Heartbeat
@@ -146,7 +146,7 @@ class UnknownDoorbells(bootsteps.Step):
         consumer.on_unknown_task = self._drop
 
     def _drop(self, body: Any, message: Any, error: BaseException) -> None:
-        if not (message.headers or {}).get(RING_HEADER):
+        if not _is_doorbell(message):
             self._others(body, message, error)
             return
         logger.warning(
@@ -156,6 +156,14 @@ class UnknownDoorbells(bootsteps.Step):
         )
         acknowledge = partial(message.ack_log_error, logger, self._consumer.connection_errors)
         Boundary().ack("doorbell", acknowledge)
+
+
+def _is_doorbell(message: Any) -> bool:
+    try:
+        args, kwargs, _ = message.payload
+        return is_doorbell(message.headers or {}, args, kwargs)
+    except Exception:  # noqa: BLE001 - whatever cannot be read is no doorbell
+        return False
 
 
 def _replacer(worker: Any) -> Callable[[], object] | None:

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from billiard.einfo import ExceptionInfo
 from celery import states
+from celery.app.trace import trace_task_ret
 from celery.exceptions import Reject
+from celery.utils import uuid
 from celery.worker import state as worker_state
 from kombu import Connection
 
@@ -19,6 +21,7 @@ from agent_tasks import AgentTask, DedupeConflict, RunHandle
 from agent_tasks.answering import Answer, answer
 from agent_tasks.doorbell import RING_HEADER, CeleryBell
 from agent_tasks.inline import answer_all, run_to_its_end
+from agent_tasks.messages import headers_of
 from agent_tasks.revokes import HeardRevokes
 from agent_tasks.states import RunStatus
 from agent_tasks.sweeper import end_lease
@@ -66,6 +69,19 @@ class Shop(OneProcess):
         finally:
             task.pop_request()
 
+    def forged(
+        self, task: Any, run_id: str, args: Any, *, headers: dict[str, Any], embedded: dict[str, Any] | None = None
+    ) -> AgentRequest:
+        """Send a message that says more about itself than Celery's own do, and let a worker's parent and child have it."""
+        with Connection("memory://") as connection, connection.SimpleQueue(f"{task.name}-{run_id}") as queue:
+            message = self.app.amqp.as_task_v2(run_id, task.name, args, {})
+            body = (args, {}, {**message.body[2], **(embedded or {})})
+            queue.put(body, headers={**message.headers, **headers}, serializer="json")
+            request = AgentRequest(queue.get(timeout=5), app=self.app, task=task)
+        content = request._content_type, request._content_encoding
+        trace_task_ret(task.name, run_id, request._request_dict, request._body, *content, app=self.app)
+        return request
+
     def loses_its_worker(self, job: Any, run_id: str) -> None:
         with self.runtime.engine.connect() as connection, connection.begin():
             row = self.runtime.runs.claim(connection, run_id, 1, agent=job.name, step="run", owner="w", token="t")
@@ -82,6 +98,12 @@ def shop(database_url: str) -> Iterator[Shop]:
         yield made
         with made.runtime.engine.connect().execution_options(agent_reads_only=True) as connection:
             assert check_invariants(connection) == []
+
+
+@pytest.fixture
+def mine() -> str:
+    """An id that no other test's result is stored under, since the backend in memory is one for all of them."""
+    return uuid()
 
 
 @pytest.fixture(autouse=True)
@@ -203,6 +225,79 @@ def test_a_message_of_its_own_id_about_a_job_with_other_arguments_fails(shop: Sh
     task.delay("o-1", 3)
     answered = shop.answered(shop.received(task, "mine", ("o-1", 4)))
     assert isinstance(answered.error, DedupeConflict)
+
+
+SAID_BY_A_SENDER: list[dict[str, Any]] = [
+    {"headers": {"agent_answered": 1}},
+    {"headers": {"agent_ended": "failed", "agent_kept": 1, "agent_shown": 1, "agent_progress": {"answered": True}}},
+    {"headers": {"agent_revoked": "because", "delivery_info": {"agent_revoked": "because"}}},
+    {"headers": {"is_eager": True, "called_directly": True}},
+    {"headers": {}, "embedded": {"is_eager": True}},
+    {"headers": {}, "embedded": {"called_directly": True, "agent_answered": 1, "agent_progress": {"answered": True}}},
+    {"headers": {}, "embedded": {"delivery_info": {"agent_ring": 1, "agent_revoked": "because"}}},
+    {"headers": {}, "embedded": {"id": "another"}},
+]
+
+
+@pytest.mark.parametrize("said", SAID_BY_A_SENDER, ids=str)
+def test_a_message_under_the_id_of_a_call_says_nothing_about_that_calls_run(
+    shop: Shop, mine: str, said: dict[str, Any]
+) -> None:
+    def pay(order: str) -> str:
+        shop.requests.append(order)
+        return f"paid {order}"
+
+    task = shop.task(pay, **KEYED)
+    task.apply_async(("o-2",), task_id="another")
+    task.apply_async(("o-1",), task_id=mine)
+    answer_all(shop.runtime, task.job)
+    assert sorted(shop.requests) == ["o-1", "o-2"]
+    shop.forged(task, mine, ["o-1"], **said)
+    assert (task.AsyncResult(mine).state, task.AsyncResult(mine).result) == (states.SUCCESS, "paid o-1")
+    assert sorted(shop.requests) == ["o-1", "o-2"]
+    assert task.AsyncResult("another").state == states.PENDING
+
+
+@pytest.mark.parametrize("said", SAID_BY_A_SENDER, ids=str)
+def test_a_message_becomes_a_run_of_its_own_whatever_it_says(shop: Shop, mine: str, said: dict[str, Any]) -> None:
+    def pay(self: Any, order: str) -> str:
+        shop.requests.append(order)
+        return str(self.operation.operation_id)
+
+    task = shop.task(pay, bind=True, **KEYED)
+    shop.forged(task, mine, ["o-1"], **said)
+    (operation,) = shop.run_of(mine).operations()
+    assert (shop.run_of(mine).status, shop.requests) == (RunStatus.SUCCEEDED, ["o-1"])
+    assert task.AsyncResult(mine).result == operation.operation_id
+
+
+@pytest.mark.parametrize("args", [("o-1", 2), ("r", 2), ("another", 1)])
+def test_a_call_that_passes_on_the_headers_of_a_doorbell_is_a_call(
+    shop: Shop, mine: str, args: tuple[str, int]
+) -> None:
+    def pay(order: str, cents: int) -> str:
+        return f"{order} {cents}"
+
+    task = shop.task(pay, **KEYED)
+    shop.forged(task, mine, list(args), headers={RING_HEADER: 1})
+    assert task.AsyncResult(mine).result == f"{args[0]} {args[1]}"
+
+
+def test_a_body_does_not_see_the_engines_own_headers_and_may_pass_on_what_it_sees(shop: Shop) -> None:
+    seen: list[Any] = []
+
+    def trace(self: Any, depth: int) -> None:
+        seen.append(self.request.headers)
+        if depth:
+            task.apply_async((depth - 1,), task_id=f"r-{depth - 1}", headers=self.request.headers)
+
+    task = shop.task(trace, bind=True, tools=[])
+    task.apply_async((1,), task_id="r-1", headers={"x_trace": "t-1"})
+    for run_id in ("r-1", "r-0"):
+        headers = {**headers_of(shop.row_of(run_id)["message"]), RING_HEADER: 1}
+        shop.forged(task, run_id, [run_id, 1], headers=headers)
+    assert [headers["x_trace"] for headers in seen] == ["t-1", "t-1"]
+    assert not [name for headers in seen for name in headers if name.startswith("agent_")]
 
 
 # -- revokes ----------------------------------------------------------------------------------------------------------

@@ -82,6 +82,10 @@ class Place:
         """Let nothing that is called here reach the broker."""
         return patch.object(self.runtime.bell, "ring", lambda _: None)
 
+    def empties(self, queue: str) -> None:
+        """Wait until the worker has every message of a queue."""
+        wait_until(lambda: self.runtime.bell.depth(queue) == 0, "the worker has every message", LIMIT)
+
     def empty_the_broker(self) -> None:
         with self.app.connection_for_write() as connection:
             connection.default_channel.client.flushdb()
@@ -395,6 +399,39 @@ def test_the_request_is_the_runs(place: Place, word: str) -> None:
     found = asked.get(timeout=LIMIT)
     assert (found["args"], found["kwargs"], found["id"]) == ([1], {"word": word}, asked.id)
     assert found["more"]["x_tenant"] == "t-1"
+
+
+@row("`headers`, `self.request`")
+def test_headers_that_a_body_sees_may_be_passed_on(place: Place, word: str) -> None:
+    seen = place.asks.apply_async((1,), headers={"x_trace": word}).get(timeout=LIMIT)["more"]
+    assert place.asks.apply_async((1,), headers=seen).get(timeout=LIMIT)["more"]["x_trace"] == word
+    sent = place.app.send_task("shop.asks", (1,), headers={**seen, "agent_ring": 1})  # as of an older release
+    assert sent.get(timeout=LIMIT)["more"] == seen
+
+
+@row("`app.send_task(name)`")
+@pytest.mark.parametrize(
+    ("headers", "embedded"), [({"agent_answered": 1}, {}), ({}, {"is_eager": True}), ({}, {"called_directly": True})]
+)
+def test_a_message_under_a_taken_id_cannot_say_how_far_that_call_is(
+    place: Place, word: str, headers: dict[str, Any], embedded: dict[str, Any]
+) -> None:
+    called = place.pay.delay(word)
+    assert called.get(timeout=LIMIT)["order"] == word
+    made = place.app.amqp.as_task_v2(called.id, "shop.pay", (word,), {})
+    args, kwargs, said = made.body
+    with place.app.connection_for_write() as connection:
+        connection.Producer().publish(
+            (args, kwargs, {**said, **embedded}),
+            routing_key=place.app.conf.task_default_queue,
+            serializer="json",
+            headers={**made.headers, **headers},
+            correlation_id=called.id,
+        )
+    place.empties(place.app.conf.task_default_queue)
+    place.add.apply_async((1, 2), task_id=f"after-{word}").get(timeout=LIMIT)
+    assert place.app.AsyncResult(called.id).get(timeout=LIMIT)["order"] == word
+    assert len(place.outside.seen(word)) == 1
 
 
 @row("`acks_late`, `reject_on_worker_lost`, `acks_on_failure_or_timeout`")
