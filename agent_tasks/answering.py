@@ -10,11 +10,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Reject
+from sqlalchemy.exc import DataError
 
 from agent_tasks.cancelling import revoke
 from agent_tasks.coordinator import Coordinator
 from agent_tasks.doorbell import RING_HEADER, names_a_step
-from agent_tasks.errors import AgentTasksError, LedgerUnavailable, RunFailed, RunNotFound, RunUnfinished
+from agent_tasks.enqueue import MAX_PRIORITY
+from agent_tasks.errors import (
+    AgentTasksError,
+    LedgerUnavailable,
+    RunFailed,
+    RunNotFound,
+    RunUnfinished,
+    SchemaMissing,
+)
 from agent_tasks.handle import RunHandle
 from agent_tasks.inline import own_ledger, run_to_its_end
 from agent_tasks.integration import AppState
@@ -37,6 +46,12 @@ if TYPE_CHECKING:
     from agent_tasks.runtime import Runtime
 
 logger = logging.getLogger(__name__)
+
+#: What Python raises at a value of a message that no run can have.
+_UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
+
+#: Why a message is rejected.
+_TAKEN = "its id is that of run {}, whose result stays its own"
 
 #: Before somebody's own message goes back to the broker, since no ledger is there to keep it, in seconds.
 _REQUEUE_PAUSE_SECONDS = 1.0
@@ -70,18 +85,22 @@ def answer(task: Task, job: PlainJob) -> Answer:
     Whatever goes wrong on the way, but for the run's own end, is no result: the run goes on later.
 
     Raises:
-        Reject: the message is somebody's own, and no ledger is there to keep it, or its id is that of another call.
+        Reject: the message is somebody's own, and no ledger is there to keep it, which is tried again; or its id is that of
+            another call or no id at all, which is final.
     """
     request, runtime = task.request, AppState.of(task.app).runtime
-    is_doorbell = _is_doorbell(request)
+    is_kept = _is_doorbell(request)  # by the ledger; of somebody's own message perhaps only the broker knows
     try:
-        if is_doorbell:
-            return _work(task, job, runtime, str(request.id))
-        return _receive(task, job, runtime)
+        if not is_kept:
+            refused = _receive(task, job, runtime)
+            if refused is not None:
+                return refused
+            is_kept = True
+        return _work(task, job, runtime, str(request.id))
     except LedgerUnavailable as error:
         extra = {"action": "ledger_unavailable", "run_id": request.id}
         logger.warning("doorbell of run %s: %s", request.id, error, extra=extra)
-        if not is_doorbell:
+        if not is_kept:
             time.sleep(_REQUEUE_PAUSE_SECONDS)
             raise Reject(error, requeue=True) from error
     except Reject:
@@ -89,7 +108,7 @@ def answer(task: Task, job: PlainJob) -> Answer:
     except Exception:  # such as a time limit in the middle of a commit
         extra = {"action": "answer_failed", "run_id": request.id}
         logger.exception("the message of run %s was not answered; it comes again", request.id, extra=extra)
-        if not is_doorbell:  # perhaps only the broker knows of it
+        if not is_kept:
             time.sleep(_REQUEUE_PAUSE_SECONDS)
             raise Reject("not answered", requeue=True) from None
     return NOTHING_NEW
@@ -168,23 +187,36 @@ def _work(task: Task, job: PlainJob, runtime: Runtime, run_id: str) -> Answer:
     return _end_of(task, job, row, coordinator.ending.raised.get(run_id))
 
 
-def _receive(task: Task, job: PlainJob, runtime: Runtime) -> Answer:
-    """Make the run of a message that is no doorbell: somebody sent it by name, and only the broker kept it so far."""
+def _receive(task: Task, job: PlainJob, runtime: Runtime) -> Answer | None:
+    """Make the run of a message that is no doorbell: somebody sent it by name, and only the broker kept it so far.
+
+    Returns:
+        None if the run is there; else why it never will be, however often the message came.
+    """
     request = task.request
     info = request.delivery_info or {}
     queue = info.get("routing_key") if not info.get("exchange") else None
-    message = Message.of_request(task.app, task)
-    values: dict[str, Any] = {"queue": queue or runtime.bell.queue_for(job.name)}
-    values |= {"priority": int(info.get("priority") or 0), "ends_in": _seconds_to_expiry(task)}
     try:
-        row = job.make(runtime, request.id, request.args, request.kwargs, message, **values)
-    except LedgerUnavailable:
+        message = Message.of_request(task.app, task)
+        values: dict[str, Any] = {"queue": queue or runtime.bell.queue_for(job.name)}
+        values |= {"priority": _priority(info.get("priority")), "ends_in": _seconds_to_expiry(task)}
+        job.make(runtime, request.id, request.args, request.kwargs, message, **values)
+    except (LedgerUnavailable, SchemaMissing):
         raise
-    except (TypeError, AgentTasksError) as error:  # no run was made, and none would be another time
-        if is_id(request.id) and _find(runtime, request.id) is not None:
-            raise _rejected(job, request.id, error) from error
-        return Answer(ended=True, error=error)
-    return _work(task, job, runtime, str(row["run_id"]))
+    except (AgentTasksError, DataError, *_UNREADABLE) as error:  # no run was made, and none would be another time
+        if not is_id(request.id):
+            raise _rejected(job, request.id, error, "its id cannot be that of a run") from error
+        if _find(runtime, request.id) is not None:
+            raise _rejected(job, request.id, error, _TAKEN.format(request.id)) from error
+        if isinstance(error, (AgentTasksError, TypeError)):
+            return Answer(ended=True, error=error)
+        return Answer(ended=True, error=AgentTasksError(f"task {job.name!r}: no run was made: {text_of(error)}"))
+    return None
+
+
+def _priority(given: object) -> int:
+    """Return the priority that a message was sent with; as the transports do, take the nearest that there is."""
+    return min(max(0, given), MAX_PRIORITY) if isinstance(given, int) else 0
 
 
 def _seconds_to_expiry(task: Task) -> float | None:
@@ -195,13 +227,12 @@ def _seconds_to_expiry(task: Task) -> float | None:
     return min(max(-LONGEST_SECONDS, seconds_until(task.app, expires)), LONGEST_SECONDS)
 
 
-def _rejected(job: PlainJob, run_id: str, error: Exception) -> Reject:
-    """Refuse a message whose id is that of another call: what is stored under it is that one's result, and stays so."""
+def _rejected(job: PlainJob, run_id: object, error: Exception, reason: str) -> Reject:
+    """Refuse a message under whose id nothing can be stored, or only the result of another call, which stays so."""
     logger.error(
-        "a message to task %s was rejected, since its id is that of run %s, whose result stays its own; send the call again "
-        "under another id if it is another job: %s",
+        "a message to task %s was rejected, since %s; send the call again under another id if it is another job: %s",
         job.name,
-        run_id,
+        reason,
         text_of(error),
         extra={"action": "message_rejected", "run_id": run_id, "task": job.name},
     )

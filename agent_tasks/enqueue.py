@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -99,11 +100,13 @@ def make_run(
         **values: for ``runs.insert``.
 
     Raises:
+        AgentTasksError: the name of the queue is no text that every database stores.
         DedupeConflict: the run that exists was started with another input.
         FollowedRunGone: there is no such run to follow; no run was made.
         LedgerUnavailable: the database did not answer.
     """
     run_id = checkpoint.run_id
+    check_id(f"the queue of run {run_id!r}", values["queue"])
 
     def work(connection: Connection) -> RowMapping:
         own = {"agent": agent, "dedupe_key": dedupe_key, "input_digest": input_digest}
@@ -166,6 +169,8 @@ def recovery_mode(mode: object) -> Recovery:
 
 
 def check_id(name: str, value: object) -> None:
-    """Refuse what cannot be an id in every database."""
+    """Refuse what cannot be an id, or the name of a queue, in every database."""
     if not is_id(value):
-        raise AgentTasksError(f"{name} must be a text of 1 to {MAX_ID_LENGTH} characters without NUL, got {value!r}.")
+        raise AgentTasksError(
+            f"{name} must be a text of 1 to {MAX_ID_LENGTH} characters without NUL, got {reprlib.repr(value)}."
+        )

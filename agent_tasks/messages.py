@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.app.task import get_actual_ignore_result
 from celery.canvas import maybe_signature
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.functional import maybe_list
 from kombu.utils import json as kombu_json
 
@@ -119,11 +120,24 @@ class Message:
 
     @classmethod
     def of_request(cls, app: Celery, task: Task) -> Message:
-        """Return what somebody's own message asked for, which the task has as its request."""
+        """Return what somebody's own message asked for, which the task has as its request.
+
+        Raises:
+            ArgumentsNotStorable: what it calls when the run has ended cannot be read; it is taken out of the request, where
+                Celery would stumble over it, too.
+        """
         request = task.request
         headers = {name: request.get(name) for name in _HEADERS}
         headers["ignore_result"] = get_actual_ignore_result(task, request)
         own = dict(request.headers or {})
+        wrong = [
+            name for name in ("callbacks", "errbacks", "chain", "chord") if not _is_readable(app, request.get(name))
+        ]
+        if wrong:
+            request.update(dict.fromkeys(wrong))
+            raise ArgumentsNotStorable(
+                f"task {task.name!r} was called by a message whose {' and '.join(wrong)} cannot be read, so no run was made."
+            )
         parts = _frozen(app, request.callbacks, request.errbacks, request.chain, request.chord)
         return cls({**own, **headers}, *parts, reply_to=request.reply_to)
 
@@ -196,6 +210,16 @@ def _frozen(app: Celery, *parts: Any) -> tuple[list[Any], list[Any], list[Any], 
     """Give each callback its id now, so that one that is sent again is sent under the same."""
     callbacks, errbacks, chain = ([_freeze(app, each) for each in maybe_list(part) or ()] for part in parts[:3])
     return callbacks, errbacks, chain, None if parts[3] is None else _freeze(app, parts[3])
+
+
+def _is_readable(app: Celery, part: Any) -> bool:
+    """Tell whether Celery can call this: nothing, a signature, or a list of them."""
+    try:
+        return all(isinstance(_freeze(app, each).task, str) for each in maybe_list(part) or ())
+    except SoftTimeLimitExceeded:
+        raise
+    except Exception:  # noqa: BLE001 - somebody's own message may hold anything
+        return False
 
 
 def _freeze(app: Celery, signature: Any) -> Any:

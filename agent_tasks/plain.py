@@ -13,7 +13,7 @@ from celery.utils.functional import maybe_list
 from agent_tasks.agent import Agent
 from agent_tasks.current import attempt_of_this_context
 from agent_tasks.declarations import Guard, checked, effect_of, refuse_lazy
-from agent_tasks.enqueue import FollowedRunGone, make_run
+from agent_tasks.enqueue import FollowedRunGone, check_id, make_run
 from agent_tasks.errors import AgentTasksError, ArgumentsNotStorable, RunFailed, ToolFailed, UnguardedTool, did_you_mean
 from agent_tasks.lines import NEXT_STEP
 from agent_tasks.operations import recorded_failure
@@ -138,11 +138,13 @@ class PlainJob(Agent):
             **values: for ``runs.insert``.
 
         Raises:
+            AgentTasksError: the id, or the name of the queue, is no text that every database stores.
             TypeError: the arguments do not fit the task.
             ArgumentsNotStorable: one of them cannot be stored; no run was made.
             DedupeConflict: the run that exists was started with other arguments.
         """
         self.check_ready()
+        check_id("task_id", run_id)
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:

@@ -53,7 +53,7 @@ class AgentRequest(Request):
         embedded = embedded if isinstance(embedded, dict) else {}
         if not embedded.keys() <= set(_EMBEDDED):
             kept = {name: embedded.get(name) for name in _EMBEDDED}
-            self._body = self._payload = (args, kwargs, kept)
+            self._body = self.__dict__["_payload"] = (args, kwargs, kept)  # the latter is what Celery's parent reads
             self._content_type = self._content_encoding = None  # decoded
 
     def acknowledge(self) -> None:

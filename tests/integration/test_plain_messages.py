@@ -20,6 +20,7 @@ from kombu import Connection
 from agent_tasks import AgentTask, DedupeConflict, RunHandle
 from agent_tasks.answering import Answer, answer
 from agent_tasks.doorbell import RING_HEADER, CeleryBell
+from agent_tasks.errors import LedgerUnavailable
 from agent_tasks.inline import answer_all, run_to_its_end
 from agent_tasks.messages import headers_of
 from agent_tasks.revokes import HeardRevokes
@@ -269,6 +270,90 @@ def test_a_message_becomes_a_run_of_its_own_whatever_it_says(shop: Shop, mine: s
     (operation,) = shop.run_of(mine).operations()
     assert (shop.run_of(mine).status, shop.requests) == (RunStatus.SUCCEEDED, ["o-1"])
     assert task.AsyncResult(mine).result == operation.operation_id
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ({"callbacks": [{"task": None}]}, "callbacks cannot be read"),
+        ({"callbacks": 5, "errbacks": ["x"]}, "callbacks and errbacks cannot be read"),
+        ({"errbacks": [{"task": "a", "options": 7}]}, "errbacks cannot be read"),
+        ({"chain": [[]], "chord": "x"}, "chain and chord cannot be read"),
+    ],
+    ids=str,
+)
+def test_a_message_whose_callbacks_cannot_be_read_fails_at_once(
+    shop: Shop, mine: str, sent: dict[str, Any], said: str
+) -> None:
+    task = shop.task(pays, **KEYED)
+    shop.forged(task, mine, ["o-1"], headers={}, embedded=sent)
+    assert task.AsyncResult(mine).state == states.FAILURE
+    assert said in str(task.AsyncResult(mine).result)
+    assert shop.row_of(mine) is None
+
+
+def pays(order: str) -> str:
+    return f"paid {order}"
+
+
+@pytest.mark.parametrize("queue", ["q" * 201, "a\0b", "\ud800"], ids=["long", "NUL", "surrogate"])
+def test_a_message_through_a_queue_that_no_run_can_have_fails_at_once(shop: Shop, mine: str, queue: str) -> None:
+    task = shop.task(pays, **KEYED)
+    request = shop.received(task, mine, ("o-1",))
+    request.delivery_info.update(exchange="", routing_key=queue)
+    answered = shop.answered(request)
+    assert "must be a text of 1 to 200 characters without NUL" in str(answered.error)
+    assert shop.row_of(mine) is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"), [(99999999999, 255), (-3, 0), (7, 7), ("high", 0), (None, 0), (float("nan"), 0)]
+)
+def test_a_message_with_an_odd_priority_gets_the_nearest(shop: Shop, mine: str, sent: Any, kept: int) -> None:
+    task = shop.task(pays, **KEYED)
+    request = shop.received(task, mine, ("o-1",))
+    request.delivery_info["priority"] = sent
+    assert shop.answered(request).output == "paid o-1"
+    assert shop.row_of(mine)["priority"] == kept
+
+
+@pytest.mark.parametrize("run_id", ["a\0b", "x" * 300, "x\ud800", ""], ids=["NUL", "long", "surrogate", "empty"])
+def test_a_message_whose_id_no_run_can_have_is_rejected_for_good(
+    shop: Shop, caplog: pytest.LogCaptureFixture, run_id: str
+) -> None:
+    task = shop.task(pays, **KEYED)
+    request = shop.received(task, "r", ("o-1",))
+    request.id = request._request_dict["id"] = run_id
+    with pytest.raises(Reject) as rejected:
+        shop.answered(request)
+    assert rejected.value.requeue is False
+    (said,) = [record for record in caplog.records if getattr(record, "action", "") == "message_rejected"]
+    assert "was rejected, since its id cannot be that of a run" in said.getMessage()
+    assert "task_id must be a text of 1 to 200 characters without NUL, got '" in said.getMessage()
+
+
+def test_a_message_that_no_ledger_keeps_goes_back_to_the_broker(
+    shop: Shop, mine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **_more: object) -> None:
+        raise LedgerUnavailable("away")
+
+    monkeypatch.setattr("agent_tasks.plain.make_run", away)
+    monkeypatch.setattr("agent_tasks.answering._REQUEUE_PAUSE_SECONDS", 0)
+    with pytest.raises(Reject) as rejected:
+        shop.answered(shop.received(shop.task(pays, **KEYED), mine, ("o-1",)))
+    assert rejected.value.requeue is True
+
+
+def test_a_message_whose_run_is_written_does_not_go_back_to_the_broker(
+    shop: Shop, mine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise LedgerUnavailable("away")
+
+    monkeypatch.setattr("agent_tasks.coordinator.Coordinator.handle", away)
+    assert not shop.answered(shop.received(shop.task(pays, **KEYED), mine, ("o-1",))).ended
+    assert shop.row_of(mine)["due_at"] is not None  # so that the sweeper rings for it
 
 
 @pytest.mark.parametrize("args", [("o-1", 2), ("r", 2), ("another", 1)])

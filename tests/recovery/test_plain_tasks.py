@@ -348,6 +348,29 @@ def test_a_message_under_a_taken_id_does_not_touch_the_first_callers_result(plac
     assert place.outside.happened(f"not-{word}") == 0
 
 
+@row("`app.send_task(name)`")
+@pytest.mark.parametrize(
+    "sent",
+    [{"task_id": "a\0b"}, {"task_id": "x" * 300}, {"link": [{"task": None}]}, {"queue": "q" * 201}],
+    ids=["NUL in the id", "long id", "broken link", "long queue"],
+)
+def test_a_message_that_can_never_become_a_run_is_done_with_at_once(
+    place: Place, word: str, sent: dict[str, Any]
+) -> None:
+    if "queue" in sent:
+        place.app.control.add_consumer(sent["queue"], reply=True, timeout=LIMIT, limit=1)
+    place.app.send_task("shop.pay", (word,), **{"task_id": f"never-{word}", **sent})
+    place.empties(sent.get("queue", place.app.conf.task_default_queue))
+    place.add.apply_async((1, 2), task_id=f"after-{word}").get(timeout=LIMIT)
+    if "task_id" not in sent:
+        with pytest.raises(AgentTasksError):
+            place.app.AsyncResult(f"never-{word}").get(timeout=LIMIT)
+    else:
+        wait_until(lambda: "its id cannot be that of a run" in place.log.read_text(), "the rejection is logged", LIMIT)
+    assert place.outside.seen(word) == []
+    assert "was not answered; it comes again" not in place.log.read_text()
+
+
 @row("beat")
 def test_beat_makes_a_run_for_each_entry_that_is_due(place: Place, word: str) -> None:
     entry = ScheduleEntry("pay", "shop.pay", args=(word,), schedule=schedule(1), app=place.app)

@@ -232,6 +232,16 @@ def test_the_operation_exists_in_the_body_only(shop: Shop) -> None:
         pay.operation  # noqa: B018
 
 
+def test_an_eager_call_has_an_id_that_a_real_one_may_have(shop: Shop) -> None:
+    pay = shop.task(lambda order: order, name="pay", **KEYED)
+    shop.app.conf.task_always_eager = True
+    for call in (pay.apply_async, pay.apply):
+        assert call(("o-1",), task_id="x" * 200).get() == "o-1"
+        for wrong in ("a\0", "x" * 201):
+            with pytest.raises(AgentTasksError, match="task_id must be a text of 1 to 200 characters without NUL"):
+                call(("o-1",), task_id=wrong).get()
+
+
 def test_a_tool_that_is_not_listed_raises_at_the_call(shop: Shop) -> None:
     mail = tool(effect="read", name="mail")(lambda: None)
     offer = shop.task(lambda: mail() or 1, name="offer", tools=[])
