@@ -10,6 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from agent_tasks.errors import AnswerNotAllowed, AnswerTooLate, InboxItemNotFound, did_you_mean
 from agent_tasks.lines import ENGINE
+from agent_tasks.schema import is_id
 from agent_tasks.states import FINISHED, IN_DOUBT, NOT_BLOCKING, REPLIES, OperationStatus, Question, Reply, RunStatus
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
@@ -109,6 +110,8 @@ class Inbox:
 
     def items(self, connection: Connection, run_id: str | None = None, *, closed: bool = False) -> list[InboxItem]:
         """Return the open items (or the closed ones), oldest first."""
+        if run_id is not None and not is_id(run_id):
+            return []
         c = self.table.c
         statement = select(self.table).where(c.closed_at.isnot(None) if closed else c.closed_at.is_(None))
         if run_id is not None:
@@ -118,8 +121,13 @@ class Inbox:
 
     def find(self, connection: Connection, item_id: str) -> InboxItem | None:
         """Return one item, open or closed."""
-        row = connection.execute(select(self.table).where(self.table.c.item_id == item_id)).mappings().one_or_none()
+        row = self._row(connection, item_id)
         return None if row is None else _item(row)
+
+    def _row(self, connection: Connection, item_id: str) -> RowMapping | None:
+        if not is_id(item_id):
+            return None
+        return connection.execute(select(self.table).where(self.table.c.item_id == item_id)).mappings().one_or_none()
 
     def is_blocked(self, connection: Connection, run_id: str) -> bool:
         """Tell whether a question is open that holds the run."""
@@ -195,7 +203,7 @@ class Inbox:
         Raises:
             InboxItemNotFound, AnswerNotAllowed, AnswerTooLate: nothing was written.
         """
-        found = connection.execute(select(self.table).where(self.table.c.item_id == item_id)).mappings().one_or_none()
+        found = self._row(connection, item_id)
         if found is None or run_id not in (None, found["run_id"]):
             whose = "" if run_id is None else f" of run {run_id!r}"
             raise InboxItemNotFound(f"no inbox item {item_id!r}{whose}. `agent-tasks inbox list` shows the open ones.")
@@ -262,6 +270,8 @@ class Inbox:
 
     def audit_trail(self, connection: Connection, run_id: str) -> list[AuditEntry]:
         """Return who decided what about a run, oldest first."""
+        if not is_id(run_id):
+            return []
         c = self.audit_table.c
         statement = select(c.run_id, c.operation_id, c.at, c.who, c.what, c.why).where(c.run_id == run_id)
         return [AuditEntry(*row) for row in connection.execute(statement.order_by(c.audit_id))]

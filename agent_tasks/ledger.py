@@ -11,6 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from agent_tasks.clock import MICROSECONDS, microseconds
 from agent_tasks.operations import Operation
 from agent_tasks.outcomes import error_line
+from agent_tasks.schema import is_id
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question
 from checkpoint import codec
 
@@ -92,6 +93,8 @@ class Ledger:
         A call with a key of its own keeps the seq that asked for it first, so one in doubt may stand at an earlier one.
         """
         c = self.table.c
+        if not is_id(run_id):
+            return []
         in_doubt = and_(c.call_key.isnot(None), c.status.in_([str(status) for status in IN_DOUBT]))
         return self._select(connection, and_(c.run_id == run_id, or_(c.seq >= from_seq, in_doubt)))
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
 
+from agent_tasks.schema import is_id
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -37,6 +39,8 @@ class Listing:
         statement = select(self.runs_table).order_by(c.created_at.desc(), c.run_id).limit(limit)
         if status is not None:
             statement = statement.where(c.status == status)
+        if agent is not None and not is_id(agent):
+            return []
         if agent is not None:
             statement = statement.where(c.agent == agent)
         return connection.execute(statement).mappings().all()
@@ -50,7 +54,7 @@ class Listing:
         return self._ids(connection, self.inbox_table.c.item_id, beginning)
 
     def _ids(self, connection: Connection, column: Column[str], beginning: str) -> list[str]:
-        if not beginning:
+        if not is_id(beginning):
             return []
         if connection.execute(select(column).where(column == beginning)).first() is not None:
             return [beginning]

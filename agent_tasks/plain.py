@@ -241,7 +241,8 @@ class PlainJob(Agent):
         return recorded_failure(codec.loads(row["error"]), self.known_errors, original)
 
     def _check_name(self, name: object) -> None:
-        """Any name of a Celery task will do."""
+        """Any name of a Celery task will do that the ledger can hold."""
+        check_id("the name of a task with base=AgentTask", name)
 
 
 def operation_of_this_context() -> Operation | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, case, null, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from agent_tasks.schema import PROTOCOL
+from agent_tasks.schema import PROTOCOL, is_id
 from agent_tasks.states import RunRequest, RunStatus
 from agent_tasks.suspensions import Ask, Wait
 from checkpoint import codec
@@ -82,6 +82,8 @@ class Runs:
         Without ``wait`` a row that somebody else holds is not found: the threads of a worker's parent wait for no row,
         since one process that is frozen in a transaction would hold up the sweepers of a whole fleet.
         """
+        if not is_id(run_id):
+            return None
         statement = select(self.table, self.clock.now().label("now")).where(self.table.c.run_id == run_id)
         if lock:
             statement = statement.with_for_update(skip_locked=not wait)
