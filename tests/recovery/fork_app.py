@@ -11,7 +11,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import billiard
 from celery import Celery
 
 from agent_tasks import Agent, InForkedProcess, done, tool
@@ -35,18 +34,11 @@ def charge(cents: int) -> int:
     return cents
 
 
-def charge_one(cents: int) -> int:
-    return charge(cents)
-
-
 forker = Agent("forker", app=app, tools=[charge])
 
 
 @forker.step(start=True)
-def pool(state: Any) -> Any:
-    if state["how"] == "pool":
-        with billiard.Pool(3) as processes:
-            return done(processes.map_async(charge_one, [10, 20, 30]).get(60))
+def go(state: Any) -> Any:
     child = os.fork()
     if child == 0 and state["how"] == "calls in both":
         try:
