@@ -130,6 +130,10 @@ class AgentWorkerStep(bootsteps.StartStopStep):
             looper.stop()
         self._loopers = []
 
+    def terminate(self, worker: Any) -> None:
+        """Stop the threads in the same way; a worker that runs in a thread of a program does not take them along."""
+        self.stop(worker)
+
     def _nothing_under_way(self) -> bool:
         return not self._slots.leases()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from celery.contrib.testing.worker import start_worker
 
 from agent_tasks import Agent, AgentTask, OutsideRun, done
 from agent_tasks.hosting import in_worker
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -91,3 +93,16 @@ def test_a_worker_in_a_thread_of_a_test_refuses_in_its_tasks_only(app: Celery, p
         assert pay.apply(("o-1",)).get() == "paid o-1"
         assert order.run_inline({"order": "o-1"}) == "o-1"
     assert around.apply().get() == "paid o-1"
+
+
+def test_a_worker_in_a_thread_takes_its_threads_along_when_it_ends(
+    app: Celery, order: Agent, untouched_logging: None
+) -> None:
+    before = set(threading.enumerate())
+
+    def started() -> list[str]:
+        return [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("agent-")]
+
+    with start_worker(app, pool="solo", perform_ping_check=False):
+        wait_until(lambda: "agent-sweeper" in started(), "the sweeper is there")
+    wait_until(lambda: not started(), "no thread is left")
