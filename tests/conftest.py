@@ -32,6 +32,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[SHARED].close()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the slow tests, in their random order: at the end no process waits for another one's long test."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def server(service: str) -> str:
     """Find a server; a missing one skips the test on a developer's machine and fails it in CI."""
     with _or_skipped():
