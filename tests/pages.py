@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ class Page:
             names: that the first one finds, and what is made gets into.
             between: called after each: time passes, a worker works.
         """
+        sys.modules.pop("celeryconfig", None)  # of another page, whose data folder is gone
         for example in self.examples:
             # An error shows the line of the page.
             code = compile("\n" * example.line + example.text, str(ROOT / self.name), "exec", dont_inherit=True)

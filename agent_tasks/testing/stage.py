@@ -39,10 +39,14 @@ RUN_ID = "explored"
 
 
 class StillClock(Clock):
-    """Moves by :meth:`advance` and by nothing else: on a busy machine, too, a play takes the way that its schedule says."""
+    """Moves by :meth:`advance` and by nothing else: on a busy machine, too, a play takes the way that its schedule says.
+
+    Each reading is a microsecond later than the one before, so that what happened later has a later date.
+    """
 
     def __init__(self) -> None:
         super().__init__(0.0)
+        self._readings = 0
         self._started, self._started_here = time.time(), super().local()
 
     def now(self) -> ColumnElement[int]:
@@ -51,7 +55,9 @@ class StillClock(Clock):
 
     def in_(self, seconds: float) -> ColumnElement[int]:
         """See :class:`~agent_tasks.clock.Clock`."""
-        return literal(int((self._started + self._offset_seconds + seconds) * MICROSECONDS), BigInteger)
+        self._readings += 1
+        moment = int((self._started + self._offset_seconds + seconds) * MICROSECONDS)
+        return literal(moment + self._readings, BigInteger)
 
     def local(self) -> float:
         """See :class:`~agent_tasks.clock.Clock`."""

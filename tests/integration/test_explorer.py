@@ -57,7 +57,10 @@ def raises(error: Exception) -> Callable[[Any], Any]:
     [
         (lambda state: done(state["nn"]), "failed in step buy: KeyError: 'nn'"),
         (lambda state: None, "failed in step buy: agent_tasks.errors.BadOutcome: .* returned nothing"),
-        (lambda state: done(object()), "failed in step buy: UnstorableValue: value cannot be stored"),
+        (
+            lambda state: done(object()),
+            "failed in step buy: UnstorableValue: the output of step 'buy' cannot be stored",
+        ),
         (raises(OutOfTea("no tea")), r"failed in step buy: tests\..*\.OutOfTea: no tea"),
     ],
     ids=["a misspelt key", "no outcome", "an output that cannot be stored", "an exception of its own"],
