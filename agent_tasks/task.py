@@ -96,9 +96,8 @@ class AgentRequest(Request):
             task_ready(self)
             self.acknowledge()
             return
-        if (
-            isinstance(error, Reject) and not error.requeue
-        ):  # Celery would store it as the failure of whoever has the id
+        # Celery would store a final reject as the failure of whoever has the id.
+        if isinstance(error, Reject) and not error.requeue:
             task_ready(self)
             AgentRequest._boundary.ack("doorbell", partial(self.reject, requeue=False))
             return
