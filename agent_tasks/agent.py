@@ -23,6 +23,7 @@ from agent_tasks.handle import RunHandle
 from agent_tasks.hosting import in_worker
 from agent_tasks.inline import run_inline
 from agent_tasks.integration import AppState
+from agent_tasks.limits import check_limits
 from agent_tasks.retries import OPTIONS, retry_policy
 from agent_tasks.steps import Step
 from agent_tasks.task import register_step
@@ -295,6 +296,7 @@ class Agent:
                 f"agent {self.name!r} starts with {self.start.name!r} and with {name!r}: keep one start=True."
             )
         policy = retry_policy(subject, task_options)
+        check_limits(subject, task_options)
         task_options = {option: value for option, value in task_options.items() if option not in OPTIONS}
         step = Step(name, self.name, function, policy)
         self.steps[name] = step

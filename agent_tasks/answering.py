@@ -27,6 +27,7 @@ from agent_tasks.errors import (
 from agent_tasks.handle import RunHandle
 from agent_tasks.inline import own_ledger, run_to_its_end
 from agent_tasks.integration import AppState
+from agent_tasks.limits import LONGEST_SECONDS
 from agent_tasks.messages import Message, show_run
 from agent_tasks.operations import text_of
 from agent_tasks.outcomes import error_line
@@ -34,7 +35,7 @@ from agent_tasks.plain import STEP, PlainJob
 from agent_tasks.progress import Progress
 from agent_tasks.schema import is_id
 from agent_tasks.states import FINISHED, RunStatus
-from agent_tasks.submitting import LONGEST_SECONDS, seconds_until
+from agent_tasks.submitting import seconds_until
 from agent_tasks.task import HEARD_KEY, REVOKED_KEY
 from checkpoint import codec
 from checkpoint.errors import CheckpointError

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 #: Highest priority; AMQP carries it in a byte.
 MAX_PRIORITY = 255
 
+#: Longest id of a message, and longest name of a queue, in bytes.
+MAX_SENT_BYTES = 255
+
 #: Sends of an enqueue whose answer was lost, and the pause between them in seconds.
 _TRIES, _PAUSE_SECONDS = 3, 0.2
 
@@ -100,13 +103,13 @@ def make_run(
         **values: for ``runs.insert``.
 
     Raises:
-        AgentTasksError: the name of the queue is no text that every database stores.
+        AgentTasksError: the name of the queue is no text that every database stores and every broker knows.
         DedupeConflict: the run that exists was started with another input.
         FollowedRunGone: there is no such run to follow; no run was made.
         LedgerUnavailable: the database did not answer.
     """
     run_id = checkpoint.run_id
-    check_id(f"the queue of run {run_id!r}", values["queue"])
+    check_sent_id(f"the queue of run {run_id!r}", values["queue"])
 
     def work(connection: Connection) -> RowMapping:
         own = {"agent": agent, "dedupe_key": dedupe_key, "input_digest": input_digest}
@@ -168,8 +171,17 @@ def recovery_mode(mode: object) -> Recovery:
     return Recovery(mode)
 
 
+def check_sent_id(name: str, value: object) -> None:
+    """Refuse what cannot be the id of a message, or the name of a queue, in every database and with every broker."""
+    check_id(name, value)
+    if len(str(value).encode()) > MAX_SENT_BYTES:  # AMQP has one byte for its length, so nobody could ever ring for it
+        raise AgentTasksError(
+            f"{name} must be a text of at most {MAX_SENT_BYTES} bytes in UTF-8, got {reprlib.repr(value)}."
+        )
+
+
 def check_id(name: str, value: object) -> None:
-    """Refuse what cannot be an id, or the name of a queue, in every database."""
+    """Refuse what cannot be an id in every database."""
     if not is_id(value):
         raise AgentTasksError(
             f"{name} must be a text of 1 to {MAX_ID_LENGTH} characters without NUL, got {reprlib.repr(value)}."

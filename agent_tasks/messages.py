@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from amqp.serialization import dumps as amqp_dumps
 from celery.app.task import get_actual_ignore_result
 from celery.canvas import maybe_signature
 from celery.exceptions import SoftTimeLimitExceeded
@@ -41,6 +42,9 @@ _HEADERS = (
     "stamped_headers",
     "stamps",
 )
+
+#: Most bytes of the headers of a doorbell: a frame of AMQP has 128 KiB.
+MAX_HEADERS_BYTES = 64 * 1024
 
 
 @dataclass
@@ -155,15 +159,23 @@ class Message:
         """Return this as it is stored.
 
         Raises:
-            ArgumentsNotStorable: a header or the argument of a signature is no JSON; no run was made.
+            ArgumentsNotStorable: a header or the argument of a signature is no JSON, or no broker takes the headers of the
+                doorbells; no run was made.
         """
         try:
-            return str(_json.dumps(vars(self))).encode()
+            stored = str(_json.dumps(vars(self))).encode()
         except Exception as error:
             raise ArgumentsNotStorable(
                 f"task {task!r}: a header, or an argument of its callbacks, chain or chord, cannot be sent as JSON, so no "
                 f"run was made: {error}"
             ) from error
+        try:
+            _check_headers(self.headers)
+        except Exception as error:
+            raise ArgumentsNotStorable(
+                f"task {task!r}: its headers and stamps cannot be sent by every broker, so no run was made: {error}"
+            ) from error
+        return stored
 
     def put_into(self, request: Any) -> None:
         """Let Celery see in a request what was asked for when the run was made."""
@@ -210,6 +222,18 @@ def _frozen(app: Celery, *parts: Any) -> tuple[list[Any], list[Any], list[Any], 
     """Give each callback its id now, so that one that is sent again is sent under the same."""
     callbacks, errbacks, chain = ([_freeze(app, each) for each in maybe_list(part) or ()] for part in parts[:3])
     return callbacks, errbacks, chain, None if parts[3] is None else _freeze(app, parts[3])
+
+
+def _check_headers(headers: Mapping[str, Any]) -> None:
+    """Refuse what RabbitMQ does not take: with each doorbell it would end the connection, and other doorbells with it.
+
+    Raises:
+        Exception: of whatever class, since it is that of the encoder.
+    """
+    _json.dumps(headers, allow_nan=False)
+    size = len(amqp_dumps("F", [headers]))
+    if size > MAX_HEADERS_BYTES:
+        raise ValueError(f"they have {size} bytes, {MAX_HEADERS_BYTES} at the most fit beside a doorbell")
 
 
 def _is_readable(app: Celery, part: Any) -> bool:

@@ -15,6 +15,7 @@ from agent_tasks.current import attempt_of_this_context
 from agent_tasks.declarations import Guard, checked, effect_of, refuse_lazy
 from agent_tasks.enqueue import FollowedRunGone, check_id, make_run
 from agent_tasks.errors import AgentTasksError, ArgumentsNotStorable, RunFailed, ToolFailed, UnguardedTool, did_you_mean
+from agent_tasks.limits import LIMITS, check_limits
 from agent_tasks.lines import NEXT_STEP
 from agent_tasks.operations import recorded_failure
 from agent_tasks.outcomes import Done, error_line
@@ -270,6 +271,7 @@ def _check_options(task: type[Task]) -> None:
     given = [name for name, value in own.items() if name[:1] != "_" and not hasattr(value, "__get__")]
     refuse_near_misses(_subject(task), given, (*OPTIONS, "retry_kwargs", "effect", "tools", "dedupe_on", *GUARDS))
     whole_number(_subject(task), {"max_retries": task.max_retries}, "max_retries", 0)
+    check_limits(_subject(task), {name: getattr(task, name) for name in LIMITS})
 
 
 def _said_of_self(task: type[Task]) -> str:

@@ -15,11 +15,12 @@ from kombu.exceptions import EncodeError
 from agent_tasks.answering import Answer, answer, answer_eagerly, tell_that_result_is_stored
 from agent_tasks.errors import AgentTasksError, OutsideRun, RunNotFound, UnguardedTool
 from agent_tasks.hosting import in_worker
+from agent_tasks.limits import LONGEST_SECONDS
 from agent_tasks.messages import show_run
 from agent_tasks.plain import PlainJob, operation_of_this_context
 from agent_tasks.progress import Progress
 from agent_tasks.states import Effect, RunStatus
-from agent_tasks.submitting import LONGEST_SECONDS, seconds_until, submit
+from agent_tasks.submitting import seconds_until, submit
 from agent_tasks.suspensions import RetryLater
 from agent_tasks.task import LedgerTask
 

@@ -11,9 +11,10 @@ from celery.backends.base import DisabledBackend
 from celery.utils import uuid
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
-from agent_tasks.enqueue import MAX_PRIORITY, check_id
+from agent_tasks.enqueue import MAX_PRIORITY, check_sent_id
 from agent_tasks.errors import AgentTasksError, did_you_mean
 from agent_tasks.integration import AppState
+from agent_tasks.limits import LONGEST_SECONDS, check_limits
 from agent_tasks.messages import Message
 
 if TYPE_CHECKING:
@@ -58,9 +59,6 @@ _HEADERS_OF_THE_PROTOCOL = frozenset(
     | {"argsrepr", "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers", "stamps"}
 )
 
-#: No call is put off for longer than a hundred years, in seconds.
-LONGEST_SECONDS = 100 * 365 * 86_400.0
-
 
 def submit(
     task: Task,
@@ -73,7 +71,7 @@ def submit(
     """See ``AgentTask.apply_async``."""
     app, runtime = task.app, AppState.of(task.app).runtime
     run_id = uuid() if task_id is None else task_id
-    check_id("task_id", run_id)
+    check_sent_id("task_id", run_id)
     options = {**task._get_exec_options(), **options}
     _check(task, options)
     dump_models = getattr(task, "_dump_pydantic_arguments", None)
@@ -138,6 +136,7 @@ def seconds_until(app: Celery, moment: float | datetime | str) -> float:
 
 
 def _check(task: Task, options: dict[str, Any]) -> None:
+    check_limits(f"task {task.name!r}", options, " Nothing was sent.", AgentTasksError)
     if task.soft_time_limit and task.time_limit and task.soft_time_limit > task.time_limit:
         raise ValueError("soft_time_limit must be less than or equal to time_limit")
     for name in options.get("headers") or {}:

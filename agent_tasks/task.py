@@ -14,6 +14,7 @@ from celery.worker.request import Request, task_ready
 from agent_tasks.boundary import Boundary
 from agent_tasks.doorbell import RING_HEADER, is_doorbell, names_a_step
 from agent_tasks.errors import AgentTasksError, LedgerUnavailable
+from agent_tasks.reception import countable, readable, rejecting
 from agent_tasks.revokes import HeardRevokes
 
 if TYPE_CHECKING:
@@ -43,8 +44,10 @@ class AgentRequest(Request):
     _boundary = Boundary()
 
     def __init__(self, message: Any, **options: Any) -> None:
-        super().__init__(message, **options)
-        args, kwargs, embedded = self._payload
+        given = options.pop("headers", None)
+        with rejecting():
+            super().__init__(message, headers=countable(message.headers if given is None else given), **options)
+        args, kwargs, embedded = readable(self.id, self._payload)
         if is_doorbell(self._request_dict, args, kwargs):
             self._delivery_info[RING_HEADER] = 1
         # Headers are passed on and forged. What the engine says about a request is said where no sender writes.
@@ -130,6 +133,7 @@ class LedgerTask(Task):
     reject_on_worker_lost = True
     retry_on_worker_lost = False
     Request = "agent_tasks.task:AgentRequest"
+    Strategy = "agent_tasks.reception:strategy"
 
     #: The process that gets a doorbell is told that its id was revoked, and asks for the end of the run.
     hears_of_revokes = False

@@ -12,7 +12,7 @@ import pytest
 from billiard.einfo import ExceptionInfo
 from celery import states
 from celery.app.trace import trace_task_ret
-from celery.exceptions import Reject
+from celery.exceptions import InvalidTaskError, Reject
 from celery.utils import uuid
 from celery.worker import state as worker_state
 from kombu import Connection
@@ -111,6 +111,7 @@ def mine() -> str:
 def _no_revokes() -> Iterator[None]:
     yield
     worker_state.revoked.clear()
+    worker_state.revoked_stamps.clear()
     HeardRevokes.of_this_process.clear()
 
 
@@ -315,6 +316,57 @@ def test_a_message_with_an_odd_priority_gets_the_nearest(shop: Shop, mine: str, 
     request.delivery_info["priority"] = sent
     assert shop.answered(request).output == "paid o-1"
     assert shop.row_of(mine)["priority"] == kept
+
+
+OF_NO_USE = [
+    *({"timelimit": said} for said in ["abc", 5, [1], ["a", "b"], [None, {}], [-1, None], [10**400, None], {}, True]),
+    *({"stamped_headers": said} for said in [5, "ab", [[]], ["unstamped"]]),
+    {"stamps": ["ab"], "stamped_headers": ["ab"]},
+    {"stamps": 5},
+]
+
+
+@pytest.mark.parametrize("said", OF_NO_USE, ids=lambda said: repr(said)[:30])
+def test_headers_that_no_worker_can_go_by_are_left_out_of_a_message_and_of_its_runs_doorbells(
+    shop: Shop, mine: str, caplog: pytest.LogCaptureFixture, said: dict[str, Any]
+) -> None:
+    task = shop.task(pays, **KEYED)
+    worker_state.revoked_stamps.update(ab=["x"], unstamped=["x"])
+    request = shop.forged(task, mine, ["o-1"], headers=said)
+    assert not request.revoked()
+    assert (request.time_limits, request.stamped_headers) == ((None, None), [])
+    kept = headers_of(shop.row_of(mine)["message"])
+    assert not any(kept[name] for name in said)
+    assert [record.action for record in caplog.records if hasattr(record, "action")].count("header_ignored") == len(
+        said
+    )
+    assert task.AsyncResult(mine).result == "paid o-1"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        *(({}, body) for body in [5, "abc", [1], [], [5, {}, {}], [["o-1"], [], {}], [["o-1"], {}, {}, {}]]),
+        *(({name: said}, [["o-1"], {}, {}]) for name in ("eta", "expires") for said in (5, [1], {"a": 1}, "soon")),
+        *(({"id": said}, [["o-1"], {}, {}]) for said in (5, [1], None)),
+    ],
+    ids=repr,
+)
+def test_a_message_that_nobody_can_read_is_refused_before_the_worker_ends_by_it(
+    shop: Shop, mine: str, headers: dict[str, Any], body: Any
+) -> None:
+    task = shop.task(pays, **KEYED)
+    with Connection("memory://") as connection, connection.SimpleQueue(f"unreadable-{mine}") as queue:
+        queue.put(body, headers={**shop.app.amqp.as_task_v2(mine, task.name, (), {}).headers, **headers})
+        message = queue.get(timeout=5)
+    with pytest.raises(InvalidTaskError, match=r"a message was rejected for good|invalid (ETA|expires) value"):
+        AgentRequest(message, app=shop.app, task=task)
+
+
+def test_time_limits_of_a_message_go_with_its_runs_doorbells(shop: Shop, mine: str) -> None:
+    request = shop.forged(shop.task(pays, **KEYED), mine, ["o-1"], headers={"timelimit": [9.5, 8]})
+    assert request.time_limits == [9.5, 8]
+    assert headers_of(shop.row_of(mine)["message"])["timelimit"] == [9.5, 8]
 
 
 @pytest.mark.parametrize("run_id", ["a\0b", "x" * 300, "x\ud800", ""], ids=["NUL", "long", "surrogate", "empty"])

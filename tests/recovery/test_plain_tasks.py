@@ -371,6 +371,24 @@ def test_a_message_that_can_never_become_a_run_is_done_with_at_once(
     assert "was not answered; it comes again" not in place.log.read_text()
 
 
+@row("`app.send_task(name)`")
+def test_messages_that_nobody_can_read_end_no_worker(place: Place, word: str) -> None:
+    (worker,) = place.app.control.ping(timeout=LIMIT, limit=1)
+    before = place.log.read_text().count("ready.")
+    call = [[1, 2, word], {}, {}]
+    bodies = [(body, {}) for body in (None, 5, "abc", [1], [], [5, {}, {}])]
+    headers = [{"timelimit": ["a", "b"]}, {"timelimit": 5}, {"stamped_headers": 5}, {"id": [1]}, {"eta": 5}]
+    for number, (body, said) in enumerate([*bodies, *((call, said) for said in headers)]):
+        with place.app.producer_pool.acquire(block=True) as producer:
+            sent = place.app.amqp.as_task_v2(f"{word}-{number}", "shop.add", (), {}).headers
+            producer.publish(body, headers={**sent, **said}, routing_key=place.app.conf.task_default_queue)
+    place.empties(place.app.conf.task_default_queue)
+    place.add.apply_async((1, 2), task_id=f"after-{word}").get(timeout=LIMIT)
+    wait_until(lambda: len(place.outside.seen(word)) == 3, "the calls with headers of no use were made", LIMIT)
+    assert place.log.read_text().count("ready.") == before
+    assert place.app.control.ping(timeout=LIMIT, limit=1)[0].keys() == worker.keys()
+
+
 @row("beat")
 def test_beat_makes_a_run_for_each_entry_that_is_due(place: Place, word: str) -> None:
     entry = ScheduleEntry("pay", "shop.pay", args=(word,), schedule=schedule(1), app=place.app)

@@ -155,6 +155,15 @@ def test_celerys_options_and_ones_of_the_users_own_are_left_alone(app: Celery) -
     assert made.team == "billing"
 
 
+@pytest.mark.parametrize("limit", ["9", -1, float("nan"), True, timedelta(seconds=9)], ids=repr)
+@pytest.mark.parametrize("name", ["time_limit", "soft_time_limit"])
+def test_time_limits_that_no_worker_can_count_by_are_refused(app: Celery, name: str, limit: object) -> None:
+    def pay(order_id: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=f"^{name}= of task 'pay' must be a number of seconds from 0 to"):
+        app.task(base=AgentTask, name="pay", lazy=False, shared=False, **{name: limit}, **KEYED)(pay)
+
+
 def test_retries_without_an_end_are_refused(app: Celery) -> None:
     def pay(order_id: str) -> None: ...
 
@@ -372,6 +381,18 @@ def test_the_job_of_a_dedupe_key_cannot_be_deleted_while_a_call_is_made_that_end
         ({"countdwn": 3}, r"countdwn=, which cannot be honoured.*Did you mean 'countdown'"),
         ({"retries": 2}, "retries=, which"),
         ({"priority": -1}, "priority of task 'pay' must be a whole number"),
+        ({"task_id": "ü" * 150}, "task_id must be a text of at most 255 bytes in UTF-8"),
+        ({"queue": "ü" * 150}, "the queue of run '.*' must be a text of at most 255 bytes in UTF-8"),
+        (
+            {"headers": {"x": float("nan")}},
+            "task 'pay': its headers and stamps cannot be sent by every broker, so no run",
+        ),
+        ({"headers": {"x": [-float("inf")]}}, "cannot be sent by every broker"),
+        ({"headers": {"x": 2**64}}, "cannot be sent by every broker"),
+        ({"headers": {"x" * 300: 1}}, "cannot be sent by every broker"),
+        ({"headers": {"x": "y" * 70_000}}, "they have 70[0-9]{3} bytes, 65536 at the most fit beside a doorbell"),
+        ({"time_limit": "9"}, r"^time_limit= of task 'pay' must be .* got '9'\. Nothing was sent\.$"),
+        ({"soft_time_limit": 10**400}, r"^soft_time_limit= of task 'pay' must be a number of seconds .* Nothing was"),
         ({"task_id": "x" * 300}, "task_id must be a text of 1 to 200 characters"),
         ({"link": celery.signature("a", args=(object(),))}, "an argument of its callbacks"),
     ],

@@ -87,6 +87,8 @@ def test_what_a_step_does_wrong_by_itself_is_not_retried(error: Exception, cover
         ({"autoretry_for": ()}, "got none: leave it out"),
         ({"autoretry_for": ("OSError",)}, "must hold exception classes, got 'OSError'"),
         ({"max_retries": 1, "dont_autoretry_for": (KeyboardInterrupt,)}, "must hold exception classes"),
+        ({"time_limit": "5"}, "time_limit= of step 'pay' of agent 'order' must be a number of seconds .* got '5'"),
+        ({"soft_time_limit": -1}, "soft_time_limit= of step 'pay' of agent 'order' must be a number of seconds"),
     ],
 )
 def test_an_option_that_is_of_no_use_stops_the_declaration(options: dict[str, Any], said: str) -> None:
