@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import weakref
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
+
+from kombu import pools
 
 from agent_tasks.config import Settings
 from agent_tasks.coordinator import Coordinator
@@ -25,6 +29,9 @@ _ATTRIBUTE = "_agent_tasks"
 #: What a run in this process works with, by app: of a thread of control, since other threads go on with their process's own.
 _inline: ContextVar[dict[AppState, Runtime]] = ContextVar("agent_tasks_inline_runtimes")
 
+#: The apps that have a state here, for a child to begin their connections anew.
+_apps: weakref.WeakSet[Celery] = weakref.WeakSet()
+
 
 class AppState:
     """One app's agents and, for each process, its runtime.
@@ -42,6 +49,7 @@ class AppState:
         self.agents: dict[str, Agent] = {}
         self._runtime: Runtime | None = None
         self._pid = 0
+        _apps.add(app)
         add_to_worker(app)
 
     @classmethod
@@ -89,3 +97,19 @@ class AppState:
     def coordinator(self) -> Coordinator:
         """What answers doorbells in this process."""
         return Coordinator(self.runtime)
+
+
+def _begin_anew() -> None:
+    """Forget, and do not close, the connections to the broker that a forked child has of its parent.
+
+    Both would write to one socket, in the middle of each other's frames. Celery and kombu do the same, and hear of it only
+    where billiard forks: not of ``os.fork``, nor of Python's own ``multiprocessing``.
+    """
+    pools.producers.clear()
+    pools.connections.clear()
+    for app in list(_apps):
+        app._after_fork()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_begin_anew)

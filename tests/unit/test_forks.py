@@ -1,4 +1,4 @@
-"""A process never forks while it has the SQLite ledger open."""
+"""A process never forks while it has the SQLite ledger open, and its child has connections of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 
 from agent_tasks.database import open_engine
 from agent_tasks.forks import ForkSafeConnection
+from agent_tasks.integration import AppState
+from tests.agents import new_app
 
 
 def fork() -> int:
@@ -75,3 +77,21 @@ def test_a_child_opens_the_ledger_that_its_parent_had_open_before(tmp_path: Path
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     with engine.connect() as connection:
         assert connection.exec_driver_sql("SELECT n FROM t").scalars().all() == [1]
+
+
+def test_a_child_rings_on_a_connection_of_its_own_and_its_parent_on_the_one_it_had() -> None:
+    app = new_app()
+    AppState.of(app)
+
+    def connection() -> object:
+        with app.producer_pool.acquire(block=True) as producer:
+            return producer.connection
+
+    before = connection()
+    assert connection() is before
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(connection() is before))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert connection() is before
+    app.close()
