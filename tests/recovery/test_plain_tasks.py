@@ -372,6 +372,26 @@ def test_a_message_that_can_never_become_a_run_is_done_with_at_once(
 
 
 @row("`app.send_task(name)`")
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_worker_that_is_killed_while_it_rejects_a_message_under_a_taken_id_leaves_that_ones_result_alone(
+    place: Place, word: str, moment: str
+) -> None:
+    called = place.pay.delay(word)
+    assert called.get(timeout=LIMIT)["order"] == word
+    wait_until(lambda: place.rests(called.id), "the run rests, and its doorbell is acked", LIMIT)
+    kill, before = Kill("worker", Crossing(0, Point("ack", "doorbell", moment))), len(place.kills.carried_out())
+    place.kills.plan([kill])
+    place.app.send_task("shop.pay", (f"not-{word}",), task_id=called.id)
+    wait_until(lambda: len(place.kills.carried_out()) > before, "the worker was killed", LIMIT)
+    place.add.apply_async((1, 2), task_id=f"after-{word}").get(timeout=LIMIT)
+    place.app.send_task("shop.pay", (f"not-{word}",), task_id=called.id)  # as a broker that gives it out again does
+    said = f"its id is that of run {called.id}, "
+    wait_until(lambda: place.log.read_text().count(said) >= 2, "both were rejected", LIMIT)
+    assert (called.state, called.get(timeout=LIMIT)["order"]) == ("SUCCESS", word)
+    assert (place.outside.happened(word), place.outside.happened(f"not-{word}")) == (1, 0)
+
+
+@row("`app.send_task(name)`")
 def test_messages_that_nobody_can_read_end_no_worker(place: Place, word: str) -> None:
     (worker,) = place.app.control.ping(timeout=LIMIT, limit=1)
     before = place.log.read_text().count("ready.")
