@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from celery import Celery, signals
 from celery.apps.worker import Worker
 from celery.contrib.testing.worker import start_worker
 
-from agent_tasks import Agent, AgentTask, OutsideRun, done
+from agent_tasks import Agent, AgentTask, OutsideRun, carry_run, done
 from agent_tasks.hosting import in_worker
 from tests.waiting import wait_until
 
@@ -93,6 +94,24 @@ def test_a_worker_in_a_thread_of_a_test_refuses_in_its_tasks_only(app: Celery, p
         assert pay.apply(("o-1",)).get() == "paid o-1"
         assert order.run_inline({"order": "o-1"}) == "o-1"
     assert around.apply().get() == "paid o-1"
+
+
+@pytest.mark.usefixtures("untouched_logging")
+def test_a_step_of_a_worker_in_a_thread_refuses_in_the_threads_that_it_carries_its_run_into(
+    app: Celery, pay: Any
+) -> None:
+    many = Agent("many", app=app)
+
+    @many.step
+    def apply(_state: Any) -> Any:
+        with ThreadPoolExecutor() as threads:
+            applied = threads.submit(carry_run(lambda: pay.apply(("o-1",)).get(disable_sync_subtasks=False)))
+        refused = applied.exception()
+        return done(str(refused) if isinstance(refused, OutsideRun) else applied.result())
+
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
+        assert "in a worker, on a ledger of its own" in many.enqueue({}).get(timeout=30)
+    assert many.run_inline({}) == "paid o-1"
 
 
 def test_a_worker_in_a_thread_takes_its_threads_along_when_it_ends(
