@@ -60,8 +60,9 @@ storm: $(INSTALLED) ## kill, freeze, restart and cut off everything around a fle
 backlog: $(INSTALLED) ## 20,000 runs that nobody works on for an hour, and then somebody does
 	$(BIN)/python -m tests.backlog $(ARGS)
 
-bench: $(INSTALLED) ## measure recovery against its budget
-	$(BIN)/python benchmarks/recovery.py --check $(ARGS)
+bench: $(INSTALLED) ## measure recovery and speed against their budgets: ARGS="--quick", ARGS="--only trips" are for speed
+	$(BIN)/python benchmarks/recovery.py --check
+	$(BIN)/python benchmarks/engine.py $(ARGS)
 
 check: lint types test ## what a change has to pass
 

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from agent_tasks.demo.supervisor import Supervised
 from agent_tasks.migrate import upgrade
 from benchmarks.notes import Notes
-from benchmarks.places import NOTES_VARIABLE, ROOT, VARIANT_VARIABLE, Place
-from benchmarks.variants import Chain, Variant
+from benchmarks.places import NOTES_VARIABLE, ROOT, VARIANTS_VARIABLE, Place
+from benchmarks.variants import ALL, Chain
 
 #: Long enough that nothing but a chain that stands still ends the wait.
 LIMIT_SECONDS = 300
 
 #: Pause between two looks at the notes; short beside what is measured.
-_LOOK_SECONDS = 0.002
+_LOOK_SECONDS = 0.005
 
 _numbers = itertools.count()
 
@@ -29,28 +29,32 @@ class Crew:
 
     Args:
         process: the worker.
-        chain: starts runs.
+        chains: what starts runs, by the variants' keys.
         notes: what they say at their ends.
     """
 
-    def __init__(self, process: Supervised, chain: Chain, notes: Notes) -> None:
-        self.process, self.chain, self.notes = process, chain, notes
+    def __init__(self, process: Supervised, chains: dict[str, Chain], notes: Notes) -> None:
+        self.process, self.notes, self._chains = process, notes, chains
 
-    def start(self, count: int, steps: int) -> list[str]:
-        """Start runs and return their ids."""
+    def start(self, key: str, count: int, steps: int) -> list[str]:
+        """Start runs of a variant and return their ids."""
         run_ids = [f"run-{next(_numbers)}" for _ in range(count)]
         for run_id in run_ids:
-            self.chain.start(run_id, steps)
+            self._chains[key].start(run_id, steps)
         return run_ids
 
-    def wait_for(self, run_ids: list[str]) -> None:
-        """Wait until runs have made their notes and are committed."""
+    def wait_for(self, run_ids: list[str]) -> dict[str, float]:
+        """Wait until runs have made their notes and are committed; return the moments of the notes."""
         deadline = time.monotonic() + LIMIT_SECONDS
-        while not set(run_ids) <= self.notes.moments().keys() or self.chain.unfinished():
+        while not set(run_ids) <= (moments := self.notes.moments()).keys() or self._unfinished():
             self.process.tend()
             if time.monotonic() > deadline:
                 raise SystemExit(f"{self.process.name}: runs did not end within {LIMIT_SECONDS} s")
             time.sleep(_LOOK_SECONDS)
+        return moments
+
+    def _unfinished(self) -> int:
+        return sum(chain.unfinished() for chain in self._chains.values())
 
     def cpu_seconds(self) -> float | None:
         """Return what the worker's processes have used, in user and system mode; None where that cannot be seen."""
@@ -63,36 +67,42 @@ class Crew:
 
 @contextmanager
 def crew(
-    place: Place, key: str, variant: Variant, *, concurrency: int = 2, warm_up: int = 8, **environ: str
+    place: Place, *keys: str, warm_up: int, concurrency: int = 2, environ: dict[str, str] | None = None
 ) -> Iterator[Crew]:
     """Start a worker and let it run a few chains, so that its children have imported, connected and prepared everything.
 
     Args:
         place: where it works.
-        key: of the variant in its table.
-        variant: what it carries.
+        *keys: of the variants that it carries.
+        warm_up: how many runs of ten steps it makes of each before anybody measures.
         concurrency: its children.
-        warm_up: how many runs of ten steps it makes before anybody measures.
-        **environ: more of the worker's environment.
+        environ: more of the worker's environment.
     """
     number = next(_numbers)
     path = place.folder / f"notes-{number}"
-    own = {NOTES_VARIABLE: str(path), VARIANT_VARIABLE: key, "AGENT_QUEUE": f"bench-{key}", "PGAPPNAME": "parent"}
+    own = {
+        NOTES_VARIABLE: str(path),
+        VARIANTS_VARIABLE: " ".join(keys),
+        "AGENT_QUEUE": f"bench-{number}",
+        "PGAPPNAME": "parent",
+    }
     notes, app = Notes(path), place.app(own)
     upgrade(app.conf.agent_database_url)
-    chain = variant.make(app, notes)
+    chains = {key: ALL[key].make(key, app, notes) for key in keys}
     command = [sys.executable, "-m", "celery", "-A", "benchmarks.worker", "worker", "--pool", "prefork"]
-    command += ["--concurrency", str(concurrency), "--hostname", f"{key}{number}@%h", "--loglevel", "WARNING"]
+    command += ["--concurrency", str(concurrency), "--hostname", f"bench{number}@%h", "--loglevel", "WARNING"]
     command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
-    inherited = {**os.environ, "PYTHONPATH": str(ROOT), **place.environ, **own, **environ}
-    process = Supervised(command, inherited, place.folder / f"worker-{number}.log", f"the worker of {variant.label}")
+    inherited = {**os.environ, "PYTHONPATH": str(ROOT), **place.environ, **own, **(environ or {})}
+    process = Supervised(command, inherited, place.folder / f"worker-{number}.log", f"the worker of {', '.join(keys)}")
     try:
         with process:
-            made = Crew(process, chain, notes)
-            made.wait_for(made.start(warm_up, 10))
+            made = Crew(process, chains, notes)
+            for key in keys:
+                made.wait_for(made.start(key, warm_up, 10))
             yield made
     finally:
-        chain.close()
+        for chain in chains.values():
+            chain.close()
         app.close()
 
 

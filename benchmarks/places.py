@@ -13,11 +13,12 @@ from unittest.mock import patch
 
 from celery import Celery
 
+from benchmarks.machine import file_system
 from tests import services
 
 ROOT = Path(__file__).resolve().parents[1]
 
-NOTES_VARIABLE, VARIANT_VARIABLE = "AGENT_BENCH_NOTES", "AGENT_BENCH_VARIANT"
+NOTES_VARIABLE, VARIANTS_VARIABLE = "AGENT_BENCH_NOTES", "AGENT_BENCH_VARIANTS"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Place:
         environ: the settings of its processes, by the names of their variables.
         database: makes another empty database of the same kind, and returns its URL.
         versions: of database and broker.
+        disk: what the database's files are on; on a tmpfs no commit waits for a disk.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Place:
     environ: dict[str, str]
     database: Callable[[], str]
     versions: dict[str, str]
+    disk: str
 
     def app(self, environ: dict[str, str]) -> Celery:
         """Make an app with the project's own settings under this environment."""
@@ -78,7 +81,9 @@ def servers() -> Iterator[Place]:
             "Valkey" if "valkey_version" in said else "Redis": said.get("valkey_version", said["redis_version"])
         }
         environ = {"AGENT_BROKER_URL": broker, "AGENT_DATABASE_URL": database()}
-        yield Place("servers", folder, {**environ, "AGENT_DATA_DIR": str(folder / "data")}, database, versions)
+        environ["AGENT_DATA_DIR"] = str(folder / "data")
+        elsewhere = "whatever its server has" if services.URL_VARIABLES["postgresql"] in os.environ else None
+        yield Place("servers", folder, environ, database, versions, elsewhere or file_system(session))
 
 
 @contextmanager
@@ -93,7 +98,8 @@ def embedded() -> Iterator[Place]:
             return f"sqlite:///{folder}/ledger-{next(numbers)}.db"
 
         environ = {"AGENT_DATA_DIR": str(folder / "data"), "AGENT_BROKER_URL": "", "AGENT_DATABASE_URL": ""}
-        yield Place("embedded", folder, environ, database, {"SQLite": sqlite3.sqlite_version})
+        versions = {"SQLite": sqlite3.sqlite_version}
+        yield Place("embedded", folder, environ, database, versions, file_system(folder))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.crew import crew
 from benchmarks.places import Place
-from benchmarks.variants import VARIANTS
+from benchmarks.variants import REFERENCE, VARIANTS
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,19 @@ class Round:
     cpu_seconds: float | None
 
 
-def measure(place: Place, runs: int, steps: int, rounds: int) -> dict[str, list[Round]]:
+def measure(place: Place, runs: int, steps: int, rounds: int, *, warm_up: int) -> dict[str, list[Round]]:
     """Let every variant have its turn in each round, with a worker that has nothing else to do."""
     found: dict[str, list[Round]] = {key: [] for key in VARIANTS}
     for _ in range(rounds):
         for key in VARIANTS:
-            found[key].append(_turn(place, key, runs, steps))
+            found[key].append(_turn(place, key, runs, steps, warm_up))
     return found
 
 
-def _turn(place: Place, key: str, runs: int, steps: int) -> Round:
-    with crew(place, key, VARIANTS[key]) as at_work:
+def _turn(place: Place, key: str, runs: int, steps: int, warm_up: int) -> Round:
+    with crew(place, key, warm_up=warm_up) as at_work:
         before, began = at_work.cpu_seconds(), time.monotonic()
-        run_ids = at_work.start(runs, steps)
+        run_ids = at_work.start(key, runs, steps)
         enqueued = time.monotonic()
         at_work.wait_for(run_ids)
         ended, after = time.monotonic(), at_work.cpu_seconds()
@@ -50,7 +50,7 @@ def _turn(place: Place, key: str, runs: int, steps: int) -> Round:
     return Round(runs * steps, ended - began, enqueued - began, cpu)
 
 
-def summary(found: Mapping[str, Sequence[Round]], reference: str = "raw") -> dict[str, dict[str, Any]]:
+def summary(found: Mapping[str, Sequence[Round]], reference: str = REFERENCE) -> dict[str, dict[str, Any]]:
     """Return the best round of each variant beside that of the reference.
 
     Other work of the machine only ever takes time away, so the best round is the one that it disturbed least. CPU is the

@@ -7,7 +7,6 @@ from typing import Any
 
 from benchmarks.crew import Crew, crew
 from benchmarks.places import Place
-from benchmarks.variants import READ, VARIANTS
 from benchmarks.wire import Meter, Traffic, metered
 
 #: The most round trips of each; the ring through the broker, the heartbeat and the sweeper are not in them.
@@ -23,22 +22,20 @@ def measure(place: Place, steps: int) -> dict[str, dict[str, Any]]:
     Two runs, one of twice as many steps: what they differ in is that of so many steps in the middle of a run. So neither
     the first step nor the last is in it, nor the enqueue.
     """
-    empty = _of_a_step(place, "steps", steps)
-    found = {"step": empty}
-    for what, key in (("effect", "effect"), ("read", "read")):
-        whole = _of_a_step(place, key, steps)
-        found[what] = {name: round(whole[name] - empty[name], 2) for name in empty}
-    return {what: {**counted, "budget": BUDGETS[what]} for what, counted in found.items()}
-
-
-def _of_a_step(place: Place, key: str, steps: int) -> dict[str, float]:
-    variant = {**VARIANTS, "read": READ}[key]
     # One process and several runs first: a driver prepares a statement when it has seen it often enough.
     with (
         metered(place.environ["AGENT_DATABASE_URL"]) as (meter, url),
-        crew(place, key, variant, concurrency=1, warm_up=2, AGENT_DATABASE_URL=url) as at_work,
+        crew(
+            place, "steps", "effect", "read", concurrency=1, warm_up=2, environ={"AGENT_DATABASE_URL": url}
+        ) as at_work,
     ):
-        short, long = _run(at_work, meter, steps), _run(at_work, meter, 2 * steps)
+        empty, effect, read = (_of_a_step(at_work, meter, key, steps) for key in ("steps", "effect", "read"))
+    found = {"step": empty, "effect": _more(effect, empty), "read": _more(read, empty)}
+    return {what: {**counted, "budget": BUDGETS[what]} for what, counted in found.items()}
+
+
+def _of_a_step(at_work: Crew, meter: Meter, key: str, steps: int) -> dict[str, float]:
+    short, long = _run(at_work, meter, key, steps), _run(at_work, meter, key, 2 * steps)
     more = long - short
     return {
         "trips": round(more.trips / steps, 2),
@@ -47,9 +44,13 @@ def _of_a_step(place: Place, key: str, steps: int) -> dict[str, float]:
     }
 
 
-def _run(at_work: Crew, meter: Meter, steps: int) -> Traffic:
+def _more(whole: dict[str, float], empty: dict[str, float]) -> dict[str, float]:
+    return {name: round(whole[name] - empty[name], 2) for name in whole}
+
+
+def _run(at_work: Crew, meter: Meter, key: str, steps: int) -> Traffic:
     before = _when_quiet(meter)
-    at_work.wait_for(at_work.start(1, steps))
+    at_work.wait_for(at_work.start(key, 1, steps))
     return _when_quiet(meter) - before
 
 

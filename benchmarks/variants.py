@@ -31,10 +31,17 @@ class Chain(Protocol):
 
 
 class RawChain:
-    """The reference: a task that does nothing and sends itself again, acknowledged late as the engine's steps are."""
+    """The reference: a task that does nothing and sends itself again, acknowledged late as the engine's steps are.
 
-    def __init__(self, app: Celery, notes: Notes) -> None:
-        @app.task(name="raw.step", acks_late=True, reject_on_worker_lost=True, ignore_result=True)  # type: ignore[untyped-decorator]
+    Args:
+        key: of the variant, which names the task.
+        app: of worker or caller.
+        notes: of the runs' ends.
+    """
+
+    def __init__(self, key: str, app: Celery, notes: Notes) -> None:
+        # Not shared with the process's other apps, of which a caller has several.
+        @app.task(name=f"{key}.step", shared=False, acks_late=True, reject_on_worker_lost=True, ignore_result=True)  # type: ignore[untyped-decorator]
         def step(run_id: str, left: int) -> None:
             if left > 1:
                 step.delay(run_id, left - 1)
@@ -59,18 +66,19 @@ class AgentChain:
     """An agent whose one step follows itself.
 
     Args:
+        key: of the variant, which names the agent.
         app: of worker or caller.
         notes: of the runs' ends.
         effect: that of the tool which each step calls once; none is called if not given.
         **options: of the agent.
     """
 
-    def __init__(self, app: Celery, notes: Notes, *, effect: str | None = None, **options: Any) -> None:
+    def __init__(self, key: str, app: Celery, notes: Notes, *, effect: str | None = None, **options: Any) -> None:
         from agent_tasks import Agent, done, tool  # not in the reference's worker
 
         key_lifetime = timedelta(hours=1) if effect == "keyed" else None
         act = None if effect is None else tool(effect=effect, key_lifetime=key_lifetime)(act_on_nothing)
-        self._agent = Agent("chain", app=app, tools=[] if act is None else [act], **options)
+        self._agent = Agent(key, app=app, tools=[] if act is None else [act], **options)
 
         @self._agent.step
         def step(state: Any) -> Any:
@@ -112,21 +120,23 @@ class Variant:
 
     Attributes:
         label: what people call it.
-        make: declares the chain on an app, in worker and caller alike.
-        budget: the least of its steps a second, as a part of the reference's of the same broker.
+        make: declares the chain on an app by the variant's key, in worker and caller alike.
+        budget: the least of its steps a second on servers, as a part of the reference's.
     """
 
     label: str
-    make: Callable[[Celery, Notes], Chain]
+    make: Callable[[str, Celery, Notes], Chain]
     budget: float | None = None
 
 
-#: The reference comes first.
+REFERENCE = "raw"
+
+#: What takes turns. An engine that learns another way to carry a chain is one more entry.
 VARIANTS = {
-    "raw": Variant("raw Celery chain", RawChain),
+    REFERENCE: Variant("raw Celery chain", RawChain),
     "steps": Variant("steps without a tool", AgentChain, budget=0.55),
     "effect": Variant("steps with one recorded effect", partial(AgentChain, effect="keyed"), budget=0.45),
 }
 
-#: For the count of round trips only.
-READ = Variant("steps with one recorded read", partial(AgentChain, effect="read"))
+#: With what only the count of round trips looks at.
+ALL = {**VARIANTS, "read": Variant("steps with one recorded read", partial(AgentChain, effect="read"))}

@@ -1,4 +1,4 @@
-"""What `celery -A` loads in a worker of a benchmark: the app of one variant, which the environment names."""
+"""What `celery -A` loads in a worker of a benchmark: an app with the variants that the environment names."""
 
 import os
 from pathlib import Path
@@ -6,12 +6,13 @@ from pathlib import Path
 from celery.signals import worker_process_init
 
 from benchmarks.notes import Notes
-from benchmarks.places import NOTES_VARIABLE, VARIANT_VARIABLE, make_app
-from benchmarks.variants import READ, VARIANTS
+from benchmarks.places import NOTES_VARIABLE, VARIANTS_VARIABLE, make_app
+from benchmarks.variants import ALL
 from benchmarks.wire import STEPS
 
 app = make_app(dict(os.environ))
-{**VARIANTS, "read": READ}[os.environ[VARIANT_VARIABLE]].make(app, Notes(Path(os.environ[NOTES_VARIABLE])))
+for key in os.environ[VARIANTS_VARIABLE].split():
+    ALL[key].make(key, app, Notes(Path(os.environ[NOTES_VARIABLE])))
 
 
 @worker_process_init.connect  # type: ignore[untyped-decorator]
