@@ -237,13 +237,41 @@ def check_identity(subject: str, identity: object, signature: inspect.Signature)
             )
 
 
-def check_bind(subject: str, body: Callable[..., Any], bind: object) -> bool:
+#: What the body of a tool has to send the vendor, and whose place an argument may take, where it is not handed its operation.
+_SENT = {
+    Effect.KEYED: ("idempotency_key", "the vendor's key"),
+    Effect.PROBED: ("operation_id, by which the probe finds the effect", "what the probe asks by"),
+}
+
+
+def refuse_unsent(subject: str, effect: Effect, remedy: str, operation: str = "operation") -> None:
+    """Refuse a body that nobody hands the key, or the reference, on which the promise of its effect rests.
+
+    Args:
+        subject: whose it is, for the message.
+        effect: of it.
+        remedy: what to write; ``{own}`` in it becomes what an argument of the user's may be instead.
+        operation: how the body gets at its operation.
+
+    Raises:
+        UnguardedTool: the effect is ``keyed`` or ``probed``.
+    """
+    if effect not in _SENT:
+        return
+    sent, own = _SENT[effect]
+    raise UnguardedTool(
+        f"{subject} is {str(effect)!r} and does not get its operation, so it cannot send {operation}.{sent}: {remedy.format(own=own)}."
+    )
+
+
+def check_bind(subject: str, body: Callable[..., Any], bind: object, effect: Effect) -> bool:
     """Return whether the body gets its operation; refuse a declaration that forgets to say so.
 
     Args:
         subject: whose it is, for the message.
         body: the function.
         bind: as it was declared; None if nothing was said.
+        effect: what it was declared with.
 
     Raises:
         UnguardedTool: ``bind=`` and the first parameter do not fit each other.
@@ -261,6 +289,12 @@ def check_bind(subject: str, body: Callable[..., Any], bind: object) -> bool:
         raise UnguardedTool(
             f"the first parameter of {subject} is {first.name!r}, and bind=True is missing: with it the body gets its "
             "operation there, and callers do not pass it. Write bind=False if they do."
+        )
+    if bind is None:
+        refuse_unsent(
+            subject,
+            effect,
+            "add bind=True and take the operation first, or bind=False if an argument of its own is {own}",
         )
     return bool(bind)
 

@@ -12,7 +12,7 @@ from celery.utils.functional import maybe_list
 
 from agent_tasks.agent import Agent
 from agent_tasks.current import attempt_of_this_context
-from agent_tasks.declarations import Guard, checked, effect_of, refuse_lazy
+from agent_tasks.declarations import Guard, checked, effect_of, refuse_lazy, refuse_unsent
 from agent_tasks.enqueue import FollowedRunGone, check_id, make_run
 from agent_tasks.errors import AgentTasksError, ArgumentsNotStorable, RunFailed, ToolFailed, UnguardedTool, did_you_mean
 from agent_tasks.limits import LIMITS, check_limits
@@ -233,6 +233,9 @@ class PlainJob(Agent):
         given = {name: getattr(task, name) for name in GUARDS if getattr(task, name) is not None}
         subject = _subject(task)
         guard = checked(subject, Guard(effect_of(subject, task.effect), **given))
+        if isinstance(inspect.getattr_static(task, "run"), staticmethod):
+            remedy = "add bind=True and take self, the task, first, also where an argument of its own is {own}"
+            refuse_unsent(subject, guard.effect, remedy, "self.operation")
         return Tool(body, str(task.name), guard, bind=True, kind="task")
 
     # -- how it ended --------------------------------------------------------------------------------------------------

@@ -202,8 +202,9 @@ def tool(
         refused: exception classes which mean that this request did not happen.
         why: for ``repeatable``, the reason why doing it twice is the same as once; it is recorded.
         record: False for a cheap ``read`` that may be bought again after a crash.
-        bind: hand the operation to the body as its first argument. A first parameter named ``operation`` or ``self`` has
-            to say True or False.
+        bind: hand the operation to the body as its first argument. ``keyed`` and ``probed`` tools, and a first parameter
+            named ``operation`` or ``self``, have to say True or False: False if an argument is the vendor's key, or
+            what the probe asks by.
         name: keeps the tool's identity over a rename of the function.
         identity: names of the parameters that make two calls the same; all of them by default.
         key: gets the arguments and returns a key that identifies the call in its whole run, beyond the step.
@@ -235,7 +236,7 @@ def tool(
         guard = Guard(effect_of(subject, effect), timeout, settle, visible_after, key_lifetime, refused, why, record)
         guard = checked(subject, guard)
         refuse_lazy(subject, body)
-        bound = check_bind(subject, body, bind)
+        bound = check_bind(subject, body, bind, guard.effect)
         return Tool(body, tool_name, guard, bind=bound, identity=identity, key=key)
 
     if bare is not None:

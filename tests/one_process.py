@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,19 @@ from agent_tasks.migrate import upgrade
 from agent_tasks.runtime import Runtime
 from agent_tasks.sweeper import Sweeper
 from checkpoint.sql import SqlStore
+
+
+def bound(body: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a body of a plain task take its task first, which a test of something else has no use for."""
+
+    @functools.wraps(body)
+    def taking_self(self: object, /, *args: Any, **kwargs: Any) -> Any:
+        return body(*args, **kwargs)
+
+    first, signature = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY), inspect.signature(body)
+    signed = signature.replace(parameters=[first, *signature.parameters.values()])
+    setattr(taking_self, "__signature__", signed)  # noqa: B010 - of a function, to mypy
+    return taking_self
 
 
 class OneProcess:

@@ -237,7 +237,7 @@ def refused(here: OneProcess) -> Stopped:
 def sends(here: OneProcess) -> Stopped:
     """A charge whose every request times out, and whose probe says each time that it did not happen."""
 
-    @tool(effect="probed", timeout=TIMEOUT)
+    @tool(effect="probed", timeout=TIMEOUT, bind=False)
     def charge(cents: int) -> str:
         here.requests.append(cents)
         if len(here.requests) <= MAX_SENDS:

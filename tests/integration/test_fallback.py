@@ -445,7 +445,7 @@ def test_effects_inside_a_recorded_body_are_asked_for_with_it_on_every_line(here
         here.requests.append(to)
         return "sent"
 
-    @tool(effect="keyed", key_lifetime=timedelta(hours=1))
+    @tool(effect="keyed", key_lifetime=timedelta(hours=1), bind=False)
     def order(item: str) -> str:
         return mail(item)
 

@@ -69,7 +69,7 @@ def tools(world: World) -> dict[str, Any]:
     return {
         "manual": tool(effect="manual", timeout=TIMEOUT, name="mail")(body),
         "manual with a key": tool(effect="manual", timeout=TIMEOUT, name="mail", **key)(body),
-        "keyed": tool(effect="keyed", key_lifetime=timedelta(hours=1), name="mail")(keyed),
+        "keyed": tool(effect="keyed", key_lifetime=timedelta(hours=1), name="mail", bind=False)(keyed),
         "read": tool(effect="read", name="mail")(body),
         "read that is not recorded": tool(effect="read", record=False, name="mail")(body),
         "transactional": tool(effect="transactional", name="mail", bind=True)(said),

@@ -153,7 +153,7 @@ def outer_of(here: Duel, effect: str, inner: Tool[..., Any], caught: type[BaseEx
         "repeatable": {"why": "sets a value"},
     }.get(effect, {})
 
-    @tool(effect=effect, name="outer", refused=(Declined,), **options)
+    @tool(effect=effect, name="outer", refused=(Declined,), **options, bind=False)
     def outer() -> str:
         here.requests.append("outer")
         try:
@@ -239,7 +239,7 @@ def test_an_outer_call_that_is_sent_again_finds_what_it_had_done(here: Duel) -> 
         here.requests.append(cents)
         return f"charged {cents}"
 
-    @tool(effect="keyed", key_lifetime=KEY_LIFETIME)
+    @tool(effect="keyed", key_lifetime=KEY_LIFETIME, bind=False)
     def outer() -> str:
         got = inner(1), inner(2)
         here.requests.append("outer")

@@ -28,7 +28,7 @@ from agent_tasks.states import RunStatus
 from agent_tasks.sweeper import end_lease
 from agent_tasks.task import AgentRequest
 from agent_tasks.testing import check_invariants
-from tests.one_process import OneProcess
+from tests.one_process import OneProcess, bound
 
 KEYED: dict[str, Any] = {"effect": "keyed", "key_lifetime": timedelta(hours=24)}
 
@@ -41,6 +41,8 @@ class Shop(OneProcess):
         self.app.conf.result_backend = "cache+memory://"
 
     def task(self, body: Callable[..., Any], **options: Any) -> Any:
+        if "effect" in options and "bind" not in options:
+            body, options["bind"] = bound(body), True
         return self.app.task(**{"base": AgentTask, "shared": False, "name": body.__name__, **options})(body)
 
     def run_of(self, run_id: str) -> RunHandle:

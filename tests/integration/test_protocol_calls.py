@@ -254,7 +254,7 @@ def test_a_keyed_call_that_stands_at_an_earlier_step_is_settled_before_a_later_o
     """Step 1 got no charge and went on; step 2 sent it again and lost its worker; nobody asks any more (I14)."""
     answers = [NotHappened(), Happened("charged")]
 
-    @tool(effect="probed", timeout=TIMEOUT, key=lambda: "k")
+    @tool(effect="probed", timeout=TIMEOUT, key=lambda: "k", bind=False)
     def charge() -> str:
         here.requests.append("charge")
         if current_run.seq == 2:
@@ -296,7 +296,7 @@ def test_a_call_inside_a_body_has_an_identity_of_its_own(here: Duel, outer_effec
     if outer_effect == "repeatable":
         options = {"why": "sets a value"}
 
-    @tool(effect=outer_effect, **options)
+    @tool(effect=outer_effect, **options, bind=False)
     def outer() -> str:
         return str(charge(100))
 

@@ -49,7 +49,7 @@ def charging(
     """A tool that notes each charge, and lets something happen in its middle."""
     declared = declared or {"timeout": TIMEOUT}
 
-    @tool(effect=effect, **declared)
+    @tool(effect=effect, **declared, bind=False)
     def charge(cents: int) -> int:
         here.requests.append(cents)
         in_thread(meanwhile)
@@ -62,7 +62,7 @@ def silent(here: Duel, effect: str = "manual", **declared: Any) -> Any:
     """A tool whose first request is never answered."""
     declared = declared or {"timeout": TIMEOUT}
 
-    @tool(effect=effect, **declared)
+    @tool(effect=effect, **declared, bind=False)
     def charge(cents: int) -> int:
         here.requests.append(cents)
         raise TimeoutError("no answer")

@@ -30,7 +30,13 @@ def here(database_url: str) -> Iterator[Duel]:
 def timing_out(here: Duel, effect: str = "probed", error: Callable[[], BaseException] = TimeoutError) -> Tool[..., Any]:
     """Return a charge whose first request happens, and whose answer is lost."""
 
-    @tool(effect=effect, timeout=TIMEOUT, name="charge", key_lifetime=timedelta(hours=1) if effect == "keyed" else None)
+    @tool(
+        effect=effect,
+        timeout=TIMEOUT,
+        name="charge",
+        key_lifetime=timedelta(hours=1) if effect == "keyed" else None,
+        bind=False,
+    )
     def charge(cents: int) -> str:
         here.requests.append(cents)
         if len(here.requests) == 1:
@@ -137,7 +143,7 @@ def test_after_a_swallowed_doubt_neither_a_read_nor_a_call_with_a_key_of_its_own
 ) -> None:
     charge, calls = timing_out(here), list[str]()
 
-    @tool(effect=other, timeout=TIMEOUT, key=None if other == "read" else lambda text: text)
+    @tool(effect=other, timeout=TIMEOUT, key=None if other == "read" else lambda text: text, bind=False)
     def tell(text: str) -> None:
         calls.append(text)
 
@@ -225,7 +231,7 @@ def crash_after(here: Duel, effect: str, **options: Any) -> Tool[..., Any]:
     if effect == "probed":
         options["timeout"] = TIMEOUT
 
-    @tool(effect=effect, **options, name="charge")
+    @tool(effect=effect, **options, name="charge", bind=False)
     def charge(cents: int) -> str:
         here.requests.append(cents)
         if len(here.requests) == 1:
@@ -276,7 +282,7 @@ def test_a_doubt_inside_a_body_is_settled_although_the_outer_call_is_known(here:
     """The probe of the outer call says that it happened; nobody asks for the inner one any more (I14)."""
     inner = crash_after(here, "probed")
 
-    @tool(effect="probed", timeout=TIMEOUT)
+    @tool(effect="probed", timeout=TIMEOUT, bind=False)
     def outer() -> str:
         return str(inner(100))
 
@@ -396,7 +402,7 @@ def test_a_call_after_the_step_has_ended_is_refused(here: Duel) -> None:
 
 
 def test_a_probe_that_finds_nothing_lets_the_step_charge_once(here: Duel) -> None:
-    @tool(effect="probed", timeout=TIMEOUT)
+    @tool(effect="probed", timeout=TIMEOUT, bind=False)
     def charge(cents: int) -> str:
         here.requests.append(cents)
         if len(here.requests) == 1:

@@ -328,7 +328,7 @@ def test_a_step_that_says_when_to_come_again_waits_so_long_and_spends_no_retry(h
 
 
 def slow_tool(here: Duel, effect: str, times: int, seconds: Any = 90, **declared: Any) -> Any:
-    @tool(effect=effect, refused=(SlowDown,), **declared)
+    @tool(effect=effect, refused=(SlowDown,), **declared, bind=False)
     def charge() -> str:
         here.requests.append("charge")
         if len(here.requests) <= times:
@@ -392,7 +392,7 @@ def test_a_call_that_was_refused_for_a_while_is_not_made_sooner_by_a_crash_that_
 
 
 def test_a_keyed_request_in_doubt_is_not_sent_again_before_the_vendor_said(here: Duel) -> None:
-    @tool(effect="keyed", key_lifetime=timedelta(hours=1))
+    @tool(effect="keyed", key_lifetime=timedelta(hours=1), bind=False)
     def charge() -> str:
         here.requests.append("charge")
         if len(here.requests) == 1:
@@ -410,7 +410,7 @@ def test_a_keyed_request_in_doubt_is_not_sent_again_before_the_vendor_said(here:
 
 
 def test_a_pause_beyond_the_life_of_its_key_sends_nothing_again(here: Duel) -> None:
-    @tool(effect="keyed", key_lifetime=timedelta(hours=1), timeout=TIMEOUT)
+    @tool(effect="keyed", key_lifetime=timedelta(hours=1), timeout=TIMEOUT, bind=False)
     def charge() -> str:
         here.requests.append("charge")
         raise SlowDown(7200)

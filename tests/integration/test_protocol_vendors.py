@@ -200,7 +200,7 @@ def test_a_recorded_failure_is_of_the_same_class_in_every_attempt(here: Duel, er
     )
     seen: list[tuple[type, str]] = []
 
-    @tool(effect=effect, refused=(Declined,), **options)
+    @tool(effect=effect, refused=(Declined,), **options, bind=False)
     def act() -> None:
         here.requests.append("act")
         raise error
@@ -247,7 +247,7 @@ def test_a_group_of_exceptions_is_seen_alike_by_every_attempt(here: Duel) -> Non
 def test_what_takes_a_process_with_it_is_no_failure_of_the_tool(
     here: Duel, effect: str, error: Callable[[], BaseException]
 ) -> None:
-    @tool(effect=effect, why="sets a value" if effect == "repeatable" else None)
+    @tool(effect=effect, why="sets a value" if effect == "repeatable" else None, bind=False)
     def act() -> str:
         here.requests.append("act")
         if len(here.requests) < 3:
@@ -266,7 +266,7 @@ def test_what_takes_a_process_with_it_is_no_failure_of_the_tool(
 def probed(here: Duel, *answers: Any, **options: Any) -> Tool[..., Any]:
     """Return a charge whose every request times out, and whose probe gives these answers; `here.requests` has both."""
 
-    @tool(effect="probed", timeout=TIMEOUT, name="charge", **options)
+    @tool(effect="probed", timeout=TIMEOUT, name="charge", **options, bind=False)
     def charge(cents: int) -> Any:
         here.requests.append("request")
         raise TimeoutError

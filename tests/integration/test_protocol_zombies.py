@@ -36,7 +36,7 @@ def charge_of(here: Duel, effect: str, first: Callable[[], None], *, name: str =
     if effect == "keyed":
         promised["key_lifetime"] = timedelta(hours=1)
 
-    @tool(effect=effect, refused=(Declined,), name=name, **promised)
+    @tool(effect=effect, refused=(Declined,), name=name, **promised, bind=False)
     def charge(cents: int) -> str:
         here.requests.append(cents)
         number = len(here.requests)

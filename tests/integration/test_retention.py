@@ -155,7 +155,7 @@ def test_a_run_that_somebody_needs_is_kept(here: Duel, reason: str) -> None:
 def test_a_key_lives_from_its_first_intent(here: Duel) -> None:
     sent: list[int] = []
 
-    @tool(effect="keyed", key_lifetime=KEY_LIFETIME)
+    @tool(effect="keyed", key_lifetime=KEY_LIFETIME, bind=False)
     def create() -> str:
         sent.append(1)
         if len(sent) == 1:

@@ -46,7 +46,7 @@ def shop(here: Duel) -> Agent:
         here.requests.append("charge")
         return "charged"
 
-    @tool(effect="keyed", key_lifetime=timedelta(hours=1))
+    @tool(effect="keyed", key_lifetime=timedelta(hours=1), bind=False)
     def order(charged: str) -> str:
         here.requests.append("order")
         if here.requests.count("order") == 1:
@@ -83,7 +83,7 @@ def test_an_interrupt_in_a_body_that_may_be_repeated_gives_the_run_back_at_once_
 ) -> None:
     options: dict[str, Any] = {"why": "sets a value"} if effect == "repeatable" else {}
 
-    @tool(effect=effect, **options)
+    @tool(effect=effect, **options, bind=False)
     def work() -> str:
         here.requests.append("work")
         if len(here.requests) == 1:

@@ -221,7 +221,7 @@ NONSENSE = {
 
 @pytest.mark.parametrize("nonsense", NONSENSE)
 def test_no_answer_of_a_probe_does_anything_when_it_is_looked_at(nonsense: str) -> None:
-    charge = tool(effect="probed", timeout=TIMEOUT, name="charge")(lambda cents: cents)
+    charge = tool(effect="probed", timeout=TIMEOUT, name="charge", bind=False)(lambda cents: cents)
     charge.probe(lambda _operation: NONSENSE[nonsense]())
     answer = run_probe(charge, Operation({"operation_id": "op_1"}, None, 0.0))  # type: ignore[arg-type]
     assert type(answer) in (CannotTell, PartlyHappened)

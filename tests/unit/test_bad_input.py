@@ -88,7 +88,7 @@ def declared(**declaration: Any) -> Callable[[OneProcess], object]:
 
 
 def probe_without_timeout(_here: OneProcess) -> object:
-    @tool(effect="keyed", key_lifetime=SECONDS)
+    @tool(effect="keyed", key_lifetime=SECONDS, bind=False)
     def charge(cents: int) -> None: ...
 
     return charge.probe(lambda _operation: None)
@@ -317,7 +317,7 @@ def probe_that_says_nothing(here: OneProcess) -> object:
 
 
 def probed(here: OneProcess, answer: Any) -> object:
-    @tool(effect="probed", timeout=SECONDS)
+    @tool(effect="probed", timeout=SECONDS, bind=False)
     def charge(cents: int) -> None:
         here.requests.append(cents)
         raise TimeoutError("no answer")
@@ -376,7 +376,12 @@ CASES = [
     Case(
         "a probe without timeout", probe_without_timeout, UnguardedTool, r"probe of tool 'charge' must have a timeout"
     ),
-    Case("a probed tool without probe", declared(effect="probed", timeout=SECONDS), UnguardedTool, r"and has no probe"),
+    Case(
+        "a probed tool without probe",
+        declared(effect="probed", timeout=SECONDS, bind=False),
+        UnguardedTool,
+        r"and has no probe",
+    ),
     Case("a key without lifetime", declared(effect="keyed"), UnguardedTool, r"is 'keyed' and has no key_lifetime="),
     Case(
         "a lifetime without key",

@@ -30,7 +30,7 @@ def here(tmp_path: Path) -> Iterator[OneProcess]:
 def mailing(here: OneProcess, *, effect: str = "manual", **declaration: Any) -> Any:
     """Return a tool whose request is never answered."""
 
-    @tool(effect=effect, **declaration)
+    @tool(effect=effect, **declaration, bind=False)
     def mail(to: str) -> None:
         here.requests.append(to)
         raise TimeoutError("no answer")
@@ -39,7 +39,7 @@ def mailing(here: OneProcess, *, effect: str = "manual", **declaration: Any) -> 
 
 
 def test_an_operation_is_shown_by_its_tool_effect_status_and_attempts(here: OneProcess) -> None:
-    create_order = tool(effect="keyed", key_lifetime=SECONDS, name="create_order")(lambda: "order-1")
+    create_order = tool(effect="keyed", key_lifetime=SECONDS, name="create_order", bind=False)(lambda: "order-1")
     (operation,) = here.run(here.agent(create_order, create=lambda _state: done(create_order()))).operations()
     assert repr(operation) == "<operation create_order keyed succeeded attempts=1>"
 

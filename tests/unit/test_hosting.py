@@ -40,10 +40,11 @@ def untouched_logging() -> Iterator[None]:
 
 @pytest.fixture
 def pay(app: Celery) -> Any:
-    def pay(order: str) -> str:
+    def pay(self: Any, order: str) -> str:
         return f"paid {order}"
 
-    return app.task(base=AgentTask, name="pay", shared=False, effect="keyed", key_lifetime=timedelta(hours=1))(pay)
+    keyed = {"effect": "keyed", "key_lifetime": timedelta(hours=1)}
+    return app.task(base=AgentTask, name="pay", shared=False, bind=True, **keyed)(pay)
 
 
 @pytest.fixture

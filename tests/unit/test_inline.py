@@ -121,7 +121,7 @@ def paying(app: Celery, effect: str, body: Callable[[], None]) -> Agent:
         body()
         return "paid"
 
-    guarded = tool(effect=effect, **EFFECTS[effect])(pay)
+    guarded = tool(effect=effect, **EFFECTS[effect], bind=False)(pay)
     if effect == "probed":
         guarded.probe(lambda _operation: Happened("paid"))
     agent = Agent("order", app=app, tools=[guarded])
@@ -181,11 +181,11 @@ def test_ctrl_c_at_any_boundary_comes_out_of_a_run_in_process_at_once(
 def test_ctrl_c_in_the_body_of_a_task_comes_out_of_apply_at_once(effect: str) -> None:
     app, bodies = Celery("eager", broker="memory://", set_as_current=False), []
 
-    def pay() -> None:
+    def pay(self: Any) -> None:
         bodies.append(1)
         raise KeyboardInterrupt
 
-    options: dict[str, Any] = {"effect": effect, **EFFECTS[effect]}
+    options: dict[str, Any] = {"effect": effect, "bind": True, **EFFECTS[effect]}
     task = app.task(base=AgentTask, name="pay", shared=False, **options)(pay)
     with pytest.raises(KeyboardInterrupt):
         task.apply()

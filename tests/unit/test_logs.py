@@ -97,7 +97,7 @@ def doubtful(here: OneProcess, effect: str, error: BaseException) -> Agent:
     """Return an agent whose request is answered with this error."""
     declaration: dict[str, Any] = {"key_lifetime": SECONDS} if effect == "keyed" else {"timeout": SECONDS}
 
-    @tool(effect=effect, **declaration)
+    @tool(effect=effect, **declaration, bind=False)
     def charge() -> None:
         raise error
 
@@ -186,7 +186,7 @@ def test_alembic_is_heard_again_afterwards(here: OneProcess, log: pytest.LogCapt
 def test_the_log_does_not_promise_a_second_request_of_a_run_that_was_cancelled_meanwhile(
     here: OneProcess, log: pytest.LogCaptureFixture
 ) -> None:
-    @tool(effect="keyed", key_lifetime=SECONDS)
+    @tool(effect="keyed", key_lifetime=SECONDS, bind=False)
     def charge() -> None:
         here.requests.append("charge")
         run.cancel(who="kim", why="not needed")

@@ -36,7 +36,7 @@ from agent_tasks.states import FINISHED, OperationStatus, RunStatus
 from agent_tasks.sweeper import Sweeper
 from agent_tasks.testing import check_invariants
 from checkpoint import codec
-from tests.one_process import OneProcess
+from tests.one_process import OneProcess, bound
 
 KEYED: dict[str, Any] = {"effect": "keyed", "key_lifetime": timedelta(hours=24)}
 
@@ -51,6 +51,8 @@ class Shop(OneProcess):
     def task(self, body: Callable[..., Any], **options: Any) -> Any:
         options = {"base": AgentTask, "shared": False, "name": body.__name__, **options}
         body.__name__ = options["name"].rpartition(".")[2]  # Celery takes no <lambda>
+        if options.get("effect") in ("keyed", "probed") and "bind" not in options:
+            body, options["bind"] = bound(body), True
         return self.app.task(**options)(body)
 
     def row(self, run_id: str) -> Any:
@@ -101,6 +103,18 @@ def output(row: Any) -> Any:
         ({"tools": [len]}, "task 'pay': 'len' is in tools= and not declared as a tool"),
         ({**KEYED, "dedupe_on": ("order",)}, "must name its parameters .*got 'order'. Did you mean 'order_id'"),
         ({**KEYED, "dedupe_on": "order_id"}, "must be a tuple of names of its parameters, got 'order_id'"),
+        (
+            KEYED,
+            r"task 'pay' is 'keyed' and does not get its operation, .*send self\.operation\.idempotency_key: add bind=True",
+        ),
+        (
+            {"effect": "probed", "timeout": timedelta(seconds=5)},
+            r"task 'pay' is 'probed' and does not .*send self\.operation\.operation_id, by which the probe .*: add bind=True",
+        ),
+        (
+            {**KEYED, "bind": False},
+            r"is 'keyed' and does not get its operation.*also where an argument .* is the vendor's key",
+        ),
     ],
 )
 def test_a_task_that_does_not_say_how_it_is_guarded_is_not_made(app: Celery, options: Any, said: str) -> None:
@@ -143,7 +157,8 @@ def test_a_misspelt_option_of_a_base_class_is_refused(app: Celery) -> None:
     with pytest.raises(ConfigurationError, match=r"task 'pay' has no option refusd=\. Did you mean 'refused'"):
         app.task(base=Payment, name="pay", lazy=False, shared=False, **KEYED)(pay)
     del Payment.refusd
-    assert app.task(base=Payment, name="pay", lazy=False, shared=False, **KEYED)(pay).refunds == 0
+    made = app.task(base=Payment, name="paid", lazy=False, shared=False, bind=True, **KEYED)(bound(pay))
+    assert made.refunds == 0
 
 
 def test_celerys_options_and_ones_of_the_users_own_are_left_alone(app: Celery) -> None:
@@ -151,7 +166,9 @@ def test_celerys_options_and_ones_of_the_users_own_are_left_alone(app: Celery) -
 
     options = {"time_limit": 9, "soft_time_limit": 8, "rate_limit": "1/s", "throws": (KeyError,), "team": "billing"}
     retries = {"autoretry_for": (KeyError,), "retry_kwargs": {"max_retries": 2}, "retry_backoff": True}
-    made = app.task(base=AgentTask, name="pay", lazy=False, shared=False, **KEYED, **options, **retries)(pay)
+    made = app.task(base=AgentTask, name="pay", bind=True, lazy=False, shared=False, **KEYED, **options, **retries)(
+        bound(pay)
+    )
     assert made.team == "billing"
 
 
@@ -421,16 +438,16 @@ def test_arguments_that_do_not_fit_or_cannot_be_stored_make_no_run(shop: Shop) -
 
 
 def test_arguments_that_do_not_fit_name_a_bind_that_is_missing_or_too_much(shop: Shop) -> None:
-    unbound = shop.task(lambda self, order_id: None, name="unbound", **KEYED)
+    unbound = shop.task(lambda self, order_id: None, name="unbound", tools=[])
     with pytest.raises(
         TypeError, match=r"^unbound\(\) missing .*'order_id'. Its first parameter is 'self': bind=True is"
     ):
         unbound.delay("o-1")
-    bound = shop.task(lambda order_id: None, name="bound", bind=True, **KEYED)
+    forgets_self = shop.task(lambda order_id: None, name="bound", bind=True, **KEYED)
     with pytest.raises(
         TypeError, match=r"too many positional arguments. With bind=True the first .*'order_id', is the task"
     ):
-        bound.delay("o-1")
+        forgets_self.delay("o-1")
 
 
 def test_what_a_body_does_to_its_arguments_reaches_nobody(shop: Shop) -> None:

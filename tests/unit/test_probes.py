@@ -31,7 +31,7 @@ def nothing() -> None: ...
 
 
 def probed(answer: Callable[[Operation], Any], timeout: timedelta = SECONDS) -> Tool[..., Any]:
-    charge = tool(effect="probed", timeout=SECONDS, name="charge")(lambda cents: cents)
+    charge = tool(effect="probed", timeout=SECONDS, name="charge", bind=False)(lambda cents: cents)
     charge.probe(timeout=timeout)(answer)
     return charge
 
@@ -40,7 +40,7 @@ OPERATION = Operation({"operation_id": "op_1"}, Clock(), 0.0)
 
 
 def test_a_probe_has_its_own_timeout_or_that_of_its_tool() -> None:
-    charge = tool(effect="probed", timeout=SECONDS, name="charge")(lambda cents: cents)
+    charge = tool(effect="probed", timeout=SECONDS, name="charge", bind=False)(lambda cents: cents)
 
     @charge.probe
     def look(operation: Operation) -> NotHappened:
@@ -53,7 +53,7 @@ def test_a_probe_has_its_own_timeout_or_that_of_its_tool() -> None:
 
 
 def test_a_keyed_tool_may_have_a_probe_with_a_timeout_of_its_own() -> None:
-    charge = tool(effect="keyed", key_lifetime=SECONDS, name="charge")(lambda cents: cents)
+    charge = tool(effect="keyed", key_lifetime=SECONDS, name="charge", bind=False)(lambda cents: cents)
     charge.probe(timeout=SECONDS)(lambda _operation: NotHappened())
     assert charge.promise == Promise(Effect.KEYED, has_probe=True)
 

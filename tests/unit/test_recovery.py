@@ -320,7 +320,7 @@ def test_a_request_that_went_out_under_another_effect_is_not_sent_again_without_
                 raise TimeoutError("no answer")
             return "charged"
 
-        tool_of_now = tool(**declaration)(charge)
+        tool_of_now = tool(**declaration, bind=False)(charge)
         if declaration["effect"] == "probed":
             tool_of_now.probe(lambda _operation: NotHappened())
         return here, here.agent(tool_of_now, pay=lambda _state: done(tool_of_now(100)))

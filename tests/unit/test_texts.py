@@ -99,7 +99,7 @@ def test_what_would_be_stored_is_refused(here: OneProcess, order: Agent, pay: An
 
 @WRONG
 def test_the_key_of_a_call_is_refused_before_anything_is_sent(here: OneProcess, wrong: str) -> None:
-    @tool(effect="keyed", key_lifetime=timedelta(hours=1), key=lambda: wrong)
+    @tool(effect="keyed", key_lifetime=timedelta(hours=1), key=lambda: wrong, bind=False)
     def charge() -> None:
         here.requests.append("charge")
 

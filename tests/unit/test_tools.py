@@ -95,6 +95,22 @@ class Lazy:
         ({"effect": "read"}, 3, r"tool '3' must be a function, got 3"),
         ({"effect": "read", "record": 1}, nothing, r"record= of tool 'nothing' must be True or False, got 1"),
         ({"effect": "read", "bind": "yes"}, nothing, r"bind= of tool 'nothing' must be True or False, got 'yes'"),
+        (
+            {"effect": "keyed", "key_lifetime": SECONDS},
+            mailing,
+            (
+                r"tool 'mailing' is 'keyed' and does not get its operation, so it cannot send operation\.idempotency_key: "
+                r"add bind=True and take the operation first, or bind=False if an argument of its own is the vendor's key\."
+            ),
+        ),
+        (
+            {"effect": "probed", "timeout": SECONDS},
+            mailing,
+            (
+                r"tool 'mailing' is 'probed' .* send operation\.operation_id, by which the probe finds .*, or bind=False if "
+                r"an argument of its own is what the probe asks by\."
+            ),
+        ),
         ({"effect": "read", "bind": True}, lambda *, op: op, r"a first parameter .*, got 'op', which is given by name"),
         (
             {"effect": "read"},
@@ -170,7 +186,7 @@ def test_a_declaration_that_guards_nothing_is_refused(
     ids=str,
 )
 def test_a_declaration_becomes_a_promise(declaration: dict[str, Any], promise: Promise) -> None:
-    assert tool(**declaration)(nothing).promise == promise
+    assert tool(**declaration, bind=False)(nothing).promise == promise
 
 
 def test_a_transactional_tool_has_a_timeout_and_keeps_what_else_it_was_declared_with() -> None:
@@ -205,7 +221,7 @@ def test_a_first_parameter_may_be_called_operation_where_it_is_said_that_callers
     ],
 )
 def test_what_only_a_probe_reads_is_refused_without_one(option: str, effect: str, guard: dict[str, Any]) -> None:
-    charge = tool(effect=effect, name="charge", **guard, **{option: SECONDS})(nothing)
+    charge = tool(effect=effect, name="charge", **guard, **{option: SECONDS}, bind=False)(nothing)
     with pytest.raises(UnguardedTool, match=rf"^{option}= of agent 'order': tool 'charge' .*eclare .* @charge\.probe"):
         check_guarded(charge, "agent 'order'")
     charge.probe(timeout=SECONDS)(lambda _operation: NotHappened())
@@ -221,7 +237,7 @@ def test_what_only_a_probe_reads_is_refused_without_one(option: str, effect: str
     ],
 )
 def test_a_probe_that_cannot_be_asked_is_refused_at_once(probe: Any, said: str) -> None:
-    charge = tool(effect="probed", timeout=SECONDS)(nothing)
+    charge = tool(effect="probed", timeout=SECONDS, bind=False)(nothing)
     with pytest.raises(UnguardedTool, match=said):
         charge.probe(probe)
     with pytest.raises(UnguardedTool, match=r"timeout= of the probe .* must be a timedelta of more than 0, got 5"):
@@ -250,7 +266,7 @@ def test_a_callable_without_a_name_gives_its_tool_one() -> None:
 
 
 def test_an_agent_accepts_guarded_tools_only() -> None:
-    look = tool(effect="probed", timeout=SECONDS)(nothing)
+    look = tool(effect="probed", timeout=SECONDS, bind=False)(nothing)
     with pytest.raises(UnguardedTool, match=r"agent 'order': tool 'nothing' is 'probed' and has no probe"):
         check_guarded(look, "agent 'order'")
     look.probe(lambda _operation: NotHappened())
