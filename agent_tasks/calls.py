@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from agent_tasks.bugs import looks_like_a_bug
 from agent_tasks.current import outside_run
 from agent_tasks.declarations import Guard
 from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step, text_of, traceback_of
@@ -337,11 +338,26 @@ def _doubt(
             exc_info=error,
             extra={"action": "call_in_doubt", "run_id": attempt.run_id, "operation_id": operation.operation_id},
         )
+        if looks_like_a_bug(error):
+            _warn_of_a_bug(attempt, tool, error)
     if keyed:
         reason = f"before {tool.name} is sent again with the same key ({text})"
         attempt.suspend(Wait(reason, seconds=pause, retried=retried))
     reason = f"until nobody can be in the middle of {tool.name} any more ({text})"
     attempt.suspend(Wait(reason, until=operation.row["horizon_at"], seconds=pause, retried=retried))
+
+
+def _warn_of_a_bug(attempt: Attempt, tool: Tool[..., Any], error: BaseException) -> None:
+    """It stays a doubt, since it may have been raised after the request went out; but time alone does not mend it."""
+    again = tool.guard.effect is Effect.KEYED and not attempt.cancelled
+    logger.warning(
+        "run %s: %s looks like a bug in the body of %s: mend it and restart the worker; %s",
+        attempt.run_id,
+        type(error).__name__,
+        tool.name,
+        "the call is sent again with the same key" if again else "whether the call happened is asked all the same",
+        extra={"action": "looks_like_a_bug", "run_id": attempt.run_id},
+    )
 
 
 def _what_comes_next(attempt: Attempt, tool: Tool[..., Any], pause: float) -> str:

@@ -135,6 +135,30 @@ def test_an_exception_that_becomes_a_doubt_is_a_warning_with_its_traceback(
     assert record.exc_info[1] is error
 
 
+@pytest.mark.parametrize(
+    ("effect", "next_"),
+    [
+        ("keyed", "the call is sent again with the same key"),
+        ("probed", "whether the call happened is asked all the same"),
+    ],
+)
+def test_a_bug_in_a_body_is_said_to_look_like_one(
+    here: OneProcess, log: pytest.LogCaptureFixture, effect: str, next_: str
+) -> None:
+    run = here.run(doubtful(here, effect, AttributeError("'dict' object has no attribute 'id'")))
+    (said,) = [record for record in log.records if getattr(record, "action", "") == "looks_like_a_bug"]
+    assert (said.levelno, said.getMessage()) == (
+        logging.WARNING,
+        f"run run-1: AttributeError looks like a bug in the body of charge: mend it and restart the worker; {next_}",
+    )
+    assert run.status == "waiting"  # a doubt it stays
+
+
+def test_a_lost_answer_is_not_said_to_look_like_a_bug(here: OneProcess, log: pytest.LogCaptureFixture) -> None:
+    here.run(doubtful(here, "keyed", TimeoutError("no answer")))
+    assert "looks like a bug" not in log.text
+
+
 def test_the_traceback_of_a_doubt_can_be_written_to_any_log(here: OneProcess, log: pytest.LogCaptureFixture) -> None:
     here.run(doubtful(here, "manual", TimeoutError("no \ud800 answer")))
     assert "TimeoutError: no \\ud800 answer" in log.text
