@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, Program
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from agent_tasks.children import EndingChildren
+from agent_tasks.cures import cure_of
 from agent_tasks.errors import LedgerUnavailable, SchemaMissing
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Boundary:
                     raise
                 if tried == MAX_LOCK_RETRIES:
                     raise LedgerUnavailable(
-                        f"the ledger's database was too busy at {name!r}: {_first_line(error)}. Others held its locks "
+                        f"the ledger's database was too busy at {name!r}: {first_line(error)}. Others held its locks "
                         f"through {tried + 1} tries; nothing was written. Try again."
                     ) from error
             time.sleep(random.uniform(0, 0.01 * 2 ** min(tried, 6)))  # noqa: S311 - spreads competitors, no secret
@@ -164,20 +165,26 @@ class LedgerErrors:
     def __enter__(self) -> None:
         return None
 
+    @property
+    def _written(self) -> str:
+        if self.ambiguous:
+            return "What was to be committed may have been, since only the answer is missing: "
+        return "Nothing was read: " if self.name in ("read", "db status") else "Nothing was written: "
+
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, DBAPIError) and lost_a_race(error):
             return
         if isinstance(error, (ProgrammingError, OperationalError)) and _no_such_table(error):
             raise SchemaMissing(
-                f"the ledger's tables are missing or older than this release ({_first_line(error)}). "
+                f"the ledger's tables are missing or older than this release ({first_line(error)}). "
                 "Run `celery -A yourapp agent db upgrade` (or `agent-tasks db upgrade --url …`) once, then try again."
             ) from error
         if isinstance(error, (OperationalError, InterfaceError, PoolTimeout)) or (
             isinstance(error, DBAPIError) and error.connection_invalidated
         ):
             raise LedgerUnavailable(
-                f"the ledger's database did not answer at {self.name!r}: {_first_line(error)}. "
-                "Nothing is lost: check agent_database_url and the server, then try again.",
+                f"the ledger's database did not answer at {self.name!r}: {first_line(error)}. {self._written}"
+                f"{cure_of(error)}, then try again.",
                 ambiguous=self.ambiguous,
             ) from error
 
@@ -197,5 +204,6 @@ def _no_such_table(error: DBAPIError) -> bool:
     return "no such table" in str(error.orig) or "no such column" in str(error.orig)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return what a driver said, without the lines that follow."""
     return (str(getattr(error, "orig", None) or error).strip() or type(error).__name__).splitlines()[0]

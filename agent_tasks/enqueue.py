@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import reprlib
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from agent_tasks.boundary import first_line
+from agent_tasks.cures import cure_of
 from agent_tasks.errors import (
     AgentTasksError,
     ArgumentsNotStorable,
@@ -22,6 +25,8 @@ from checkpoint import CheckpointState, codec
 from checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.agent import Agent
@@ -128,7 +133,8 @@ def make_run(
             if row is not None:
                 return row  # else the run that refused the insert was deleted since
 
-    row = _send(runtime, work)
+    with saying_whether_made(run_id, dedupe_key):
+        row = _send(runtime, work)
     if (
         row["agent"] != agent
         or row["input_digest"] != input_digest
@@ -141,6 +147,37 @@ def make_run(
             "run was made. Use the run that exists, or another key for another job."
         )
     return row
+
+
+@contextmanager
+def saying_whether_made(run_id: str, dedupe_key: str | None) -> Iterator[None]:
+    """Let a database that does not answer say what is true of the run that it was asked for.
+
+    Args:
+        run_id: of the run that was to be made.
+        dedupe_key: the same.
+
+    Raises:
+        LedgerUnavailable: with the words for a caller who wants to know whether to call again.
+    """
+    try:
+        yield
+    except LedgerUnavailable as error:
+        cause = error.__cause__
+        if cause is None:
+            raise
+        known_by = f"the same id ({run_id!r})" + (f" or dedupe key ({dedupe_key!r})" if dedupe_key is not None else "")
+        said, found = "No run was made", ""
+        if error.ambiguous:
+            said, found = (
+                "The run may have been made, since only the answer is missing",
+                f" with {known_by}, which finds it",
+            )
+        cure = cure_of(cause)
+        raise LedgerUnavailable(
+            f"the ledger's database did not answer: {first_line(cause)}. {said}: {cure}, then call again{found}.",
+            ambiguous=error.ambiguous,
+        ) from cause
 
 
 def _send(runtime: Runtime, work: Any) -> RowMapping:

@@ -13,7 +13,7 @@ from celery.utils.functional import maybe_list
 from agent_tasks.agent import Agent
 from agent_tasks.current import attempt_of_this_context
 from agent_tasks.declarations import Guard, checked, effect_of, refuse_lazy, refuse_unsent
-from agent_tasks.enqueue import FollowedRunGone, check_id, make_run
+from agent_tasks.enqueue import FollowedRunGone, check_id, make_run, saying_whether_made
 from agent_tasks.errors import AgentTasksError, ArgumentsNotStorable, RunFailed, ToolFailed, UnguardedTool, did_you_mean
 from agent_tasks.limits import LIMITS, check_limits
 from agent_tasks.lines import NEXT_STEP
@@ -161,7 +161,10 @@ class PlainJob(Agent):
             raise ArgumentsNotStorable(said) from error
         values |= {"next_step": STEP, "task": self.name, "message": message.encoded(self.name)}
         values |= {"keeps_result": int(message.is_awaited), "agent": self.name, "input_digest": digest}
-        followed = self._followed(runtime, run_id) if dedupe_key is not None and own_id else None
+        followed = None
+        if dedupe_key is not None and own_id:
+            with saying_whether_made(run_id, dedupe_key):
+                followed = self._followed(runtime, run_id)
         while True:
             if followed is None:
                 checkpoint = CheckpointState(run_id=run_id, seq=0, agent_state=state, metadata={NEXT_STEP: STEP})

@@ -580,13 +580,13 @@ CASES = [
         "a database that is down",
         down("postgresql+psycopg://127.0.0.1:1/agents"),
         LedgerUnavailable,
-        r"database did not answer at 'enqueue': .*check agent_database_url and the server, then try again",
+        r"database did not answer: .*No run was made: check agent_database_url and the server, then call again\.$",
     ),
     Case(
         "a database file in no folder",
         down_on_disk,
         LedgerUnavailable,
-        r"database did not answer at .*unable to open database file",
+        r"database did not answer at .*unable to open database file.*: make the folder that agent_database_url names",
     ),
     Case(
         "a schema never migrated",

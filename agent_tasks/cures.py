@@ -1,0 +1,50 @@
+"""A database that did not answer, and what mends that."""
+
+from __future__ import annotations
+
+#: What drivers and servers say, in lower case, and what to do about it; the first that fits. A server that speaks another
+#: language than English gets the last one.
+_CURES: tuple[tuple[tuple[str, ...], str], ...] = (
+    (
+        ("unable to open database file",),
+        "make the folder that agent_database_url names, or give this user the right to write there",
+    ),
+    (
+        ("resolve host", "translate host name", "name or service not known", "nodename nor servname"),
+        "mend the host's name in agent_database_url, which is known to no name server here",
+    ),
+    (
+        ("password authentication failed", "no password supplied", "no pg_hba.conf entry"),
+        "mend the user and the password in agent_database_url, or the server's pg_hba.conf",
+    ),
+    (
+        ("role ",),
+        "mend the user in agent_database_url, or make him with createuser",
+    ),
+    (
+        ("database ",),
+        "create the database (createdb NAME, or CREATE DATABASE), and its tables with `celery -A yourapp agent db upgrade`",
+    ),
+)
+
+#: The words about a role or a database that go before this are about one that is missing.
+_MISSING = "does not exist"
+
+_OTHERWISE = "check agent_database_url and the server"
+
+
+def cure_of(error: BaseException) -> str:
+    """Return what to do about a database that did not answer, as a sentence without its beginning and end.
+
+    Example:
+        >>> cure_of(Exception('FATAL:  database "agents" does not exist'))
+        'create the database (createdb NAME, or CREATE DATABASE), and its tables with `celery -A yourapp agent db upgrade`'
+        >>> cure_of(Exception("connection refused"))
+        'check agent_database_url and the server'
+    """
+    said = str(getattr(error, "orig", None) or error).lower()
+    for signs, cure in _CURES:
+        for sign in signs:
+            if sign in said and (not sign.endswith(" ") or _MISSING in said):
+                return cure
+    return _OTHERWISE
