@@ -106,6 +106,8 @@ def answer(task: Task, job: PlainJob) -> Answer:
             raise Reject(error, requeue=True) from error
     except Reject:
         raise
+    except KeyboardInterrupt:  # of the body's own, and logged; Celery would end the worker, or lose one of its threads
+        return NOTHING_NEW
     except Exception:  # such as a time limit in the middle of a commit
         extra = {"action": "answer_failed", "run_id": request.id}
         logger.exception("the message of run %s was not answered; it comes again", request.id, extra=extra)

@@ -1,4 +1,7 @@
-"""The heartbeat: renews the leases of living attempts, gives back those of dead children, kills the ones that overstay."""
+"""The heartbeat: renews the leases of living attempts, gives back those of dead children, kills the ones that overstay.
+
+Where a worker has one process only, nothing is killed: an attempt that overstays is not renewed any more, and said to do so.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,7 @@ class Heartbeat:
     def __init__(self, runtime: Runtime, replace_dead: Callable[[], object] | None = None) -> None:
         self.runtime, self._replace_dead = runtime, replace_dead
         self._renewed_at = float("-inf")
+        self._overdue: set[str] = set()  # tokens of those that were said to overstay
 
     def beat(self) -> None:
         """Look once.
@@ -41,16 +45,28 @@ class Heartbeat:
         Raises:
             LedgerUnavailable: the database did not answer; the leases stay their owners' until somebody takes them.
         """
-        leases = self.runtime.slots.leases()
-        dead = [lease for lease in leases if lease.pid != os.getpid() and not is_alive(lease.pid)]
+        living, dead = self._look()
         if dead and self._replace_dead is not None:
             self._replace_dead()
-        living = [lease for lease in leases if lease not in dead]
         for lease in living:  # first, since it needs no database, and a horizon counts on it
             self._kill_if_overdue(lease)
         self._renew(living)
         for lease in dead:
             self._give_back(lease)
+
+    def renew(self) -> None:
+        """Renew the leases of living attempts, and no more: it rings for nobody, so that any thread may do it.
+
+        Raises:
+            LedgerUnavailable: as for :meth:`beat`.
+        """
+        self._renew(self._look()[0])
+
+    def _look(self) -> tuple[list[Lease], list[Lease]]:
+        """Return the leases of processes that live, and of those that do not."""
+        leases = self.runtime.slots.leases()
+        dead = [lease for lease in leases if lease.pid != os.getpid() and not is_alive(lease.pid)]
+        return [lease for lease in leases if lease not in dead], dead
 
     def kill_overdue(self) -> None:
         """Kill the processes that are past their deadline; needs no database."""
@@ -77,7 +93,10 @@ class Heartbeat:
         return row is not None and row["status"] == RunStatus.RUNNING and row["lease_token"] == lease.token
 
     def _kill_if_overdue(self, lease: Lease) -> None:
-        if lease.pid == os.getpid() or self.runtime.clock.local() < lease.deadline:
+        if self.runtime.clock.local() < lease.deadline:
+            return
+        if lease.pid == os.getpid():
+            self._say_that_it_overstays(lease)
             return
         logger.error(
             "run %s: process %s is past its deadline and is killed",
@@ -87,6 +106,18 @@ class Heartbeat:
         )
         with suppress(ProcessLookupError):
             os.kill(lease.pid, signal.SIGKILL)  # works on a stopped process too
+
+    def _say_that_it_overstays(self, lease: Lease) -> None:
+        if lease.token in self._overdue:
+            return
+        self._overdue = {lease.token, *(self._overdue & {other.token for other in self.runtime.slots.leases()})}
+        logger.error(
+            "run %s: its step, or a tool's body, is past its deadline, and nothing in this pool can be killed; after "
+            "agent_step_timeout_seconds another worker takes the run, and this place is taken until the body returns or the "
+            "worker is restarted",
+            lease.run_id,
+            extra={"action": "overstays", "run_id": lease.run_id},
+        )
 
     def _renew(self, leases: list[Lease]) -> None:
         now = self.runtime.clock.local()

@@ -78,13 +78,13 @@ class AgentRequest(Request):
         return bool(super().revoked()) and not (self.task.hears_of_revokes and not self._already_revoked)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
-        """The process is killed for its hard time limit; its lease is given back, and the run goes on."""
+        """The process is killed, or the greenlet ended, for its hard time limit; its lease is given back, and the run goes on."""
         if soft:
             super().on_timeout(soft, timeout)
             return
         task_ready(self)
         logger.error(
-            "%s[%s]: hard time limit (%s s) exceeded; its run goes on in another process",
+            "%s[%s]: hard time limit (%s s) exceeded; its run goes on",
             self.name,
             self.id,
             timeout,
@@ -196,6 +196,10 @@ class StepTask(LedgerTask):
             logger.warning(
                 "doorbell of run %s: %s", run_id, error, extra={"action": "ledger_unavailable", "run_id": run_id}
             )
+            worked = False
+        except (
+            KeyboardInterrupt
+        ):  # of the step's own, and logged; Celery would end the worker, or lose one of its threads
             worked = False
         except SoftTimeLimitExceeded:  # outside the step's own code; the lease expires, and the run goes on
             logger.warning(

@@ -1,4 +1,7 @@
-"""The worker's side: a bootstep that owns the threads of the heartbeat and of the sweeper in the worker's parent."""
+"""The worker's side: a bootstep that owns the threads of the heartbeat and of the sweeper.
+
+In prefork they run in the worker's parent, in other pools beside the steps.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,18 @@ from celery import bootsteps
 from agent_tasks.boundary import Boundary
 from agent_tasks.config import Settings
 from agent_tasks.doorbell import is_doorbell
-from agent_tasks.errors import LedgerUnavailable
+from agent_tasks.errors import ConfigurationError, LedgerUnavailable
 from agent_tasks.folders import remove_left_behind
+from agent_tasks.greenlets import Flag, RealThread, check_pool
 from agent_tasks.heartbeat import LOOK_SECONDS, Heartbeat
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import prepare
 from agent_tasks.pool import use_surviving_pool
 from agent_tasks.revokes import HeardRevokes
 from agent_tasks.runtime import Runtime
-from agent_tasks.slots import Slots
+from agent_tasks.slots import MAX_SLOTS, Slots
 from agent_tasks.sweeper import Sweeper
+from agent_tasks.task import LedgerTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +41,15 @@ _STOP_SECONDS = 5.0
 
 
 class Looper:
-    """Calls a function again and again in a thread; an exception is logged, and the next turn comes all the same."""
+    """Calls a function again and again in a thread; an exception is logged, and the next turn comes all the same.
+
+    Args:
+        name: of the thread.
+        turn: the function.
+        pause_seconds: between two turns.
+        may_end: once it was stopped, it goes on until this says so.
+        real: the thread is one of the operating system, also where gevent has made greenlets of threads.
+    """
 
     def __init__(
         self,
@@ -44,10 +57,12 @@ class Looper:
         turn: Callable[[], object],
         pause_seconds: float,
         may_end: Callable[[], bool] = lambda: True,
+        *,
+        real: bool = False,
     ) -> None:
         self._turn, self._pause_seconds, self._may_end = turn, pause_seconds, may_end
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._stopped: threading.Event | Flag = Flag() if real else threading.Event()
+        self._thread = (RealThread if real else threading.Thread)(target=self._loop, name=name, daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -77,7 +92,10 @@ class Looper:
             return False
         if self._may_end():
             return True
-        time.sleep(self._pause_seconds)  # the event is set for good and makes no pause any more
+        if not isinstance(
+            self._stopped, Flag
+        ):  # which always waits; an event is set for good, and makes no pause any more
+            time.sleep(self._pause_seconds)
         return False
 
 
@@ -101,6 +119,12 @@ class AgentWorkerStep(bootsteps.StartStopStep):
         settings = Settings.of(worker.app)
         for agent in AppState.of(worker.app).agents.values():
             agent.check_ready()
+        if worker.concurrency > MAX_SLOTS:
+            raise ConfigurationError(
+                f"worker_concurrency must be at most {MAX_SLOTS} where agents run, got {worker.concurrency}: start several workers."
+            )
+        self._is_green = check_pool(worker.pool)
+        _say_what_the_pool_ignores(worker)
         try:
             prepare(settings.database_url, settings.table_prefix)
         except LedgerUnavailable as error:  # it may come back; nothing is claimed before
@@ -116,6 +140,7 @@ class AgentWorkerStep(bootsteps.StartStopStep):
         self._runtime.slots = self._slots
         heartbeat = Heartbeat(self._runtime, _replacer(worker))
         self._loopers = [
+            *self._renewing(worker, settings),
             Looper("agent-heartbeat", heartbeat.beat, LOOK_SECONDS, self._nothing_under_way),
             # In a thread of its own, since a database that does not answer must not keep an overdue body alive.
             Looper("agent-deadlines", heartbeat.kill_overdue, LOOK_SECONDS, self._nothing_under_way),
@@ -123,6 +148,16 @@ class AgentWorkerStep(bootsteps.StartStopStep):
         ]
         for looper in self._loopers:
             looper.start()
+
+    def _renewing(self, worker: Any, settings: Settings) -> list[Looper]:
+        """Return what renews leases while a greenlet does not give way: a thread with connections of its own."""
+        if not self._is_green:
+            return []
+        own = Runtime.of(
+            worker.app, settings
+        )  # gevent's locks are slow between threads, and one may wait in the other's pool
+        own.slots = self._slots
+        return [Looper("agent-leases", Heartbeat(own).renew, LOOK_SECONDS, self._nothing_under_way, real=True)]
 
     def stop(self, worker: Any) -> None:
         """Stop the threads; the heartbeat goes on for as long as the pool's processes finish what they have begun."""
@@ -168,6 +203,28 @@ def _is_doorbell(message: Any) -> bool:
         return is_doorbell(message.headers or {}, args, kwargs)
     except Exception:  # noqa: BLE001 - whatever cannot be read is no doorbell
         return False
+
+
+def _say_what_the_pool_ignores(worker: Any) -> None:
+    """Say it of time limits: a step's author counts on what he has declared."""
+    if hasattr(worker.pool, "BlockingPool"):  # prefork, which has both
+        return
+    conf, tasks = worker.app.conf, worker.app.tasks
+    limits = ("soft_time_limit",) if getattr(worker.pool, "is_green", False) else ("soft_time_limit", "time_limit")
+    declared = {
+        f"{limit} of {name}"
+        for limit in limits
+        for name, task in tasks.items()
+        if isinstance(task, LedgerTask) and getattr(task, limit, None) is not None
+    }
+    declared |= {f"task_{limit}" for limit in limits if conf.get(f"task_{limit}") is not None}
+    if declared:
+        logger.warning(
+            "this pool ends no step at such a time limit, and %s will do nothing: give tools timeout=, and their clients "
+            "operation.remaining(); or use the prefork pool",
+            ", ".join(sorted(declared)),
+            extra={"action": "time_limits_ignored"},
+        )
 
 
 def _replacer(worker: Any) -> Callable[[], object] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,6 +99,14 @@ def rabbitmq_queue(rabbitmq_server: str) -> Iterator[dict[str, str]]:
     """The broker and a queue of its own on the RabbitMQ server, by the names of the settings' variables."""
     with services.rabbitmq_queue(rabbitmq_server) as queue:
         yield {"AGENT_BROKER_URL": rabbitmq_server, "AGENT_QUEUE": queue}
+
+
+@pytest.fixture(scope="session")
+def gevent_installed() -> None:
+    """gevent can be imported; it is missing on a developer's machine that has an older environment."""
+    with _or_skipped():
+        if importlib.util.find_spec("gevent") is None:
+            raise services.Unavailable("no gevent for the tests: it is not installed. Run `make setup`.")
 
 
 @pytest.fixture

@@ -27,6 +27,9 @@ CLAIMS = {
     Served("postgresql", "redis", "prefork"): "PostgreSQL + Redis/Valkey",
     Served("postgresql", "rabbitmq", "prefork"): "PostgreSQL + RabbitMQ",
     Served("sqlite", "filesystem", "prefork"): "SQLite + filesystem",
+    Served("postgresql", "redis", "threads"): "PostgreSQL + Redis/Valkey",
+    Served("postgresql", "redis", "gevent"): "PostgreSQL + Redis/Valkey",
+    Served("sqlite", "filesystem", "solo"): "SQLite + filesystem",
 }
 
 PROPERTY = "serves"

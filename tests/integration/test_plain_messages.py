@@ -30,6 +30,8 @@ from agent_tasks.task import AgentRequest
 from agent_tasks.testing import check_invariants
 from tests.one_process import OneProcess, bound
 
+pytestmark = pytest.mark.versions
+
 KEYED: dict[str, Any] = {"effect": "keyed", "key_lifetime": timedelta(hours=24)}
 
 

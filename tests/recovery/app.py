@@ -105,9 +105,16 @@ def wait_at_the_gate(where: str = "") -> None:
     gate = folder("gates") / f"{current_run.run_id} {where}".strip()
     if gate.exists():
         with (folder("bodies") / current_run.run_id).open("a") as bodies:
-            bodies.write(f"{time.time()} {os.getpid()} {os.getppid()}\n")
+            bodies.write(f"{time.time()} {os.getpid()} {os.getpgrp()}\n")  # a worker leads its group
     while gate.exists():
         time.sleep(0.01)
+
+
+def meet_an_end() -> None:
+    """Raise in every try of a run that the test wants lost again and again."""
+    end = folder("ends") / current_run.run_id
+    if end.exists():
+        MISDEEDS[end.read_text()]("")
 
 
 def meet_an_outage() -> None:
@@ -138,6 +145,11 @@ def hold_the_interpreter(_where: str) -> None:
     ctypes.PyDLL(None).sleep(5)
 
 
+def hold_the_thread(_where: str) -> None:
+    """The same while other threads can run, but no other greenlet."""
+    ctypes.CDLL(None).sleep(5)
+
+
 def hang(_where: str) -> None:
     while True:
         time.sleep(1)
@@ -154,10 +166,12 @@ def leave(error: BaseException) -> None:
 MISDEEDS: dict[str, Callable[[str], None]] = {
     "MemoryError": lambda _: leave(MemoryError("planned")),
     "SystemExit": lambda _: leave(SystemExit(3)),
+    "ConnectionError": lambda _: leave(ConnectionError("planned")),
     "KeyboardInterrupt": lambda _: leave(KeyboardInterrupt()),
     "os._exit": lambda _: os._exit(3),
     "gate": wait_at_the_gate,
     "hold the interpreter": hold_the_interpreter,
+    "hold the thread": hold_the_thread,
     "hang": hang,
     "dwell": dwell,
 }
@@ -195,6 +209,7 @@ def shop_agent(name: str, app: Celery, *, first: str = "order", **options: Any) 
     def order(state):
         wait_at_the_gate()
         meet_an_outage()
+        meet_an_end()
         note(current_run.run_id, price(state["cart"]))
         state["order"] = create_order(state["cart"])
         return pay

@@ -48,6 +48,31 @@ def redelivering(postgres_database: Callable[[], str], redis_url: str, tmp_path:
 
 
 @pytest.fixture
+def in_threads(postgres_database: Callable[[], str], redis_url: str, tmp_path: Path) -> Iterator[Stage]:
+    """A stage on PostgreSQL and Redis or Valkey, whose workers run steps in threads."""
+    services = {"AGENT_DATABASE_URL": postgres_database(), "AGENT_BROKER_URL": redis_url}
+    with stage(tmp_path, services, pool="threads") as made:
+        yield made
+
+
+@pytest.fixture
+def in_greenlets(
+    gevent_installed: None, postgres_database: Callable[[], str], redis_url: str, tmp_path: Path
+) -> Iterator[Stage]:
+    """A stage on PostgreSQL and Redis or Valkey, whose workers run steps in greenlets."""
+    services = {"AGENT_DATABASE_URL": postgres_database(), "AGENT_BROKER_URL": redis_url}
+    with stage(tmp_path, services, pool="gevent") as made:
+        yield made
+
+
+@pytest.fixture
+def in_solo(tmp_path: Path) -> Iterator[Stage]:
+    """A stage on SQLite and files, whose workers run one step at a time, where they listen."""
+    with stage(tmp_path, {}, pool="solo") as made:
+        yield made
+
+
+@pytest.fixture
 def placed(where: str, request: pytest.FixtureRequest) -> Stage:
     """The stage that `on_each` names."""
     found: Stage = request.getfixturevalue(where)

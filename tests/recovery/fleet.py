@@ -23,7 +23,8 @@ class Fleet:
     Args:
         environs: one for each worker.
         logs: the folder that gets what they print.
-        concurrency: processes of each that run steps.
+        concurrency: processes, threads or greenlets of each that run steps.
+        pool: Celery's name of it.
         name: what the names of the workers begin with.
         always_restart: start a worker again however it ended.
         app: the module that they load.
@@ -35,6 +36,7 @@ class Fleet:
         logs: Path,
         *,
         concurrency: int = 1,
+        pool: str = "prefork",
         name: str = "w",
         always_restart: bool = False,
         app: str = "tests.recovery.worker",
@@ -43,7 +45,7 @@ class Fleet:
         fleet = uuid.uuid4().hex[:8]  # two fleets on one RabbitMQ must not share the names of control queues
         self.workers = [
             Supervised(
-                _command(f"{name}{number}.{fleet}", concurrency, app),
+                _command(f"{name}{number}.{fleet}", pool, concurrency, app),
                 {**os.environ, "PYTHONPATH": str(ROOT), **environ},
                 logs / f"{name}{number}.log",
                 f"{name}{number}",
@@ -118,8 +120,8 @@ class Fleet:
             worker.__enter__()
 
 
-def _command(name: str, concurrency: int, app: str) -> list[str]:
-    command = [sys.executable, "-m", "celery", "-A", app, "worker", "--pool", "prefork"]
+def _command(name: str, pool: str, concurrency: int, app: str) -> list[str]:
+    command = [sys.executable, "-m", "celery", "-A", app, "worker", "--pool", pool]
     command += ["--concurrency", str(concurrency), "--hostname", f"{name}@%h", "--loglevel", "INFO"]
     return [*command, "--without-gossip", "--without-mingle"]
 

@@ -6,6 +6,9 @@ PLACES = {
     "on_servers": pytest.mark.serves(ledger="postgresql", broker="redis", pool="prefork"),
     "on_rabbitmq": pytest.mark.serves(ledger="postgresql", broker="rabbitmq", pool="prefork"),
     "embedded": pytest.mark.serves(ledger="sqlite", broker="filesystem", pool="prefork"),
+    "in_threads": pytest.mark.serves(ledger="postgresql", broker="redis", pool="threads"),
+    "in_greenlets": pytest.mark.serves(ledger="postgresql", broker="redis", pool="gevent"),
+    "in_solo": pytest.mark.serves(ledger="sqlite", broker="filesystem", pool="solo"),
 }
 
 
@@ -15,4 +18,5 @@ def on(*places: str) -> pytest.MarkDecorator:
 
 
 on_each = on("on_servers", "embedded")
+in_each_pool = on("in_threads", "in_greenlets", "in_solo")
 on_brokers = on("on_servers", "on_rabbitmq")

@@ -48,10 +48,11 @@ class Stage:
         folder: of everything that processes share.
         environ: of the workers, with the services in it.
         vendor: the outside world.
+        pool: that workers have unless it is said otherwise.
     """
 
-    def __init__(self, folder: Path, environ: dict[str, str], vendor: Vendor) -> None:
-        self.folder, self.environ, self.vendor = folder, environ, vendor
+    def __init__(self, folder: Path, environ: dict[str, str], vendor: Vendor, pool: str = "prefork") -> None:
+        self.folder, self.environ, self.vendor, self.pool = folder, environ, vendor, pool
         self.kills = Kills(environ[KILLS_VARIABLE])
         self.app, self.agent = build(environ)
         self.runtime = self.agent.runtime
@@ -60,7 +61,7 @@ class Stage:
         self.operator = Operator(open_inbox(self.app), vendor.mail_log)
         self.fleet: Fleet | None = None
         self._gates, self._notes, self._misdeeds = folder / "gates", folder / "notes", folder / "misdeeds"
-        for made in (self._gates, self._notes, self._misdeeds):
+        for made in (self._gates, self._notes, self._misdeeds, folder / "ends"):
             made.mkdir()
 
     @contextlib.contextmanager
@@ -71,7 +72,7 @@ class Stage:
             own += [{}] * one if isinstance(one, int) else [one]
         environs = [{**self.environ, **environ} for environ in own]
         before = self.fleet
-        with fleet(environs, self.folder / "logs", **options) as started:
+        with fleet(environs, self.folder / "logs", **{"pool": self.pool, **options}) as started:
             self.fleet = started
             yield started
         self.fleet = before
@@ -86,6 +87,7 @@ class Stage:
         rung: bool = True,
         agent: str = "shop",
         misdeed: tuple[str, str] | None = None,
+        end: str | None = None,
         recovery: str | None = None,
     ) -> RunHandle:
         """Start a run.
@@ -96,8 +98,11 @@ class Stage:
             rung: else it has no doorbell.
             agent: whose run it is.
             misdeed: where a body misbehaves (``after charge``), and what it does (see ``tests.recovery.app.MISDEEDS``).
+            end: the misdeed that each try of its first step commits.
             recovery: its mode, if not its agent's.
         """
+        if end is not None:
+            (self.folder / "ends" / run_id).write_text(end)
         if gated:
             (self._gates / run_id).touch()
         if misdeed is not None:
@@ -150,9 +155,9 @@ class Stage:
         at, seconds = (self.folder / "starts" / str(pid)).read_text().split()
         return float(at), float(seconds)
 
-    def claims(self, run_id: str) -> int:
-        """How many doorbells of a run's first step were answered."""
-        return sum(c.seq == 1 and c.point[:2] == ("commit", "claim") for c in self.kills.crossings(run_id)) // 2
+    def claims(self, run_id: str, seq: int = 1) -> int:
+        """How many doorbells of a run's step were answered, the first one's unless it is said otherwise."""
+        return sum(c.seq == seq and c.point[:2] == ("commit", "claim") for c in self.kills.crossings(run_id)) // 2
 
     def all_ended(self, run_ids: Iterable[str]) -> bool:
         """Tell whether runs have ended; the person answers meanwhile what is asked about mails."""
@@ -231,7 +236,9 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage(folder: Path, services: dict[str, str], settings: dict[str, str] = SHORT) -> Iterator[Stage]:
+def stage(
+    folder: Path, services: dict[str, str], settings: dict[str, str] = SHORT, pool: str = "prefork"
+) -> Iterator[Stage]:
     """Set up a stage in an empty folder; services and settings go by the names of the settings' variables."""
     with open_shop(folder) as (url, vendor):
         environ = {
@@ -243,7 +250,7 @@ def stage(folder: Path, services: dict[str, str], settings: dict[str, str] = SHO
             **services,
             **settings,
         }
-        made = Stage(folder, environ, vendor)
+        made = Stage(folder, environ, vendor, pool)
         try:
             yield made
         finally:

@@ -15,6 +15,8 @@ from agent_tasks.boundary import Boundary, Point
 from agent_tasks.config import Settings
 from agent_tasks.doorbell import RING_HEADER, CeleryBell, InlineBell, Ring
 
+pytestmark = pytest.mark.versions
+
 SETTINGS = Settings("sqlite:///agent.db", publish_max_retries=1, single_host=True)
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from kombu import Connection
 
+pytestmark = pytest.mark.versions
+
 
 @pytest.fixture
 def name() -> str:

@@ -265,3 +265,33 @@ def test_the_pool_is_told_of_a_dead_process_and_of_no_living_one(here: OneProces
     wait_for_the_end(process)
     heartbeat.beat()
     assert told == [process.pid]
+
+
+# -- attempts of this process itself, which nobody kills ----------------------------------------------------------------
+
+
+def test_an_attempt_of_this_process_that_overstays_is_said_once_to_do_so_and_not_killed(
+    here: OneProcess, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows.run("run-1")
+    lease(here, 0, "run-1", os.getpid(), deadline_in=-1)
+    heartbeat = Heartbeat(here.runtime)
+    heartbeat.beat()
+    heartbeat.beat()
+    assert [record.run_id for record in caplog.records if record.action == "overstays"] == ["run-1"]  # type: ignore[attr-defined]
+    lease(here, 0, "run-1", os.getpid(), deadline_in=-1, token="of the next attempt")
+    heartbeat.kill_overdue()
+    assert len([record for record in caplog.records if record.action == "overstays"]) == 2  # type: ignore[attr-defined]
+
+
+def test_what_only_renews_gives_nothing_back_and_rings_for_nobody(here: OneProcess, rows: Rows, start: Start) -> None:
+    before, dead = rows.run("run-1"), start()
+    rows.run("run-2")
+    lease(here, 0, "run-1", os.getpid())
+    lease(here, 1, "run-2", dead.pid)
+    dead.kill()
+    wait_for_the_end(dead)
+    here.runtime.clock.advance(10)
+    Heartbeat(here.runtime).renew()
+    assert rows.find("run-1")["due_at"] >= before["due_at"] + 10_000_000
+    assert (rows.find("run-2")["status"], rows.rung()) == ("running", [])

@@ -18,6 +18,8 @@ from agent_tasks import Agent, AgentTask, OutsideRun, carry_run, done
 from agent_tasks.hosting import in_worker
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.versions
+
 
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[Celery]:

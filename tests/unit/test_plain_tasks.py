@@ -38,6 +38,8 @@ from agent_tasks.testing import check_invariants
 from checkpoint import codec
 from tests.one_process import OneProcess, bound
 
+pytestmark = pytest.mark.versions
+
 KEYED: dict[str, Any] = {"effect": "keyed", "key_lifetime": timedelta(hours=24)}
 
 

@@ -1,4 +1,4 @@
-"""Locks that end with the process that holds them."""
+"""Locks that end with the process that holds them, and what a pool does without."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from celery import Celery
 
+from agent_tasks import Agent, done
 from agent_tasks.pool import HeldByProcess, SurvivingPool, use_surviving_pool
+from agent_tasks.worker import _say_what_the_pool_ignores
 from tests.forked import forked
+
+pytestmark = pytest.mark.versions
 
 
 def test_a_lock_whose_holder_is_killed_can_be_taken() -> None:
@@ -56,3 +62,36 @@ def test_only_a_pool_with_a_blocking_kind_is_given_the_locks() -> None:
     use_surviving_pool(other)
     assert pool.BlockingPool is SurvivingPool
     assert not hasattr(other, "BlockingPool")
+
+
+# -- time limits ----------------------------------------------------------------------------------------------------------
+
+
+def worker_of_a_limited_step(pool: object) -> SimpleNamespace:
+    app = Celery("limited", broker="memory://", set_as_current=False)
+    agent = Agent("order", app=app)
+    agent.step(start=True, name="create", time_limit=5)(lambda state: done())
+    agent.step(name="pay", soft_time_limit=3)(lambda state: done())
+    app.conf.task_time_limit = 60
+    return SimpleNamespace(app=app, pool=pool)
+
+
+@pytest.mark.parametrize(
+    ("pool", "ignored"),
+    [
+        (SimpleNamespace(), "soft_time_limit of order.pay, task_time_limit, time_limit of order.create"),
+        (SimpleNamespace(is_green=True), "soft_time_limit of order.pay"),
+    ],
+    ids=["threads", "gevent"],
+)
+def test_a_worker_names_the_time_limits_that_its_pool_ignores(
+    pool: object, ignored: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    _say_what_the_pool_ignores(worker_of_a_limited_step(pool))
+    (record,) = caplog.records
+    assert f"at such a time limit, and {ignored} will do nothing" in record.getMessage()
+
+
+def test_a_pool_of_processes_ignores_none(caplog: pytest.LogCaptureFixture) -> None:
+    _say_what_the_pool_ignores(worker_of_a_limited_step(SimpleNamespace(BlockingPool=SurvivingPool)))
+    assert caplog.records == []

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import conftest, services
+from tests.service_table import CLAIMS
 
 CONFTEST = """
 from tests.service_table import ServiceTable
@@ -25,7 +26,20 @@ SERVES_SQLITE = '@pytest.mark.serves(ledger="sqlite", broker="filesystem", pool=
 PASSES = "def test_{}(): pass\n"
 PROVES_POSTGRES = SERVES_POSTGRES + '@pytest.mark.parametrize("n", [1, 2, 3])\n' + "def test_postgres(n): pass\n"
 SERVES_RABBITMQ = SERVES_POSTGRES.replace("redis", "rabbitmq")
-PROVES_ALL = PROVES_POSTGRES + SERVES_RABBITMQ + PASSES.format("rabbitmq") + SERVES_SQLITE + PASSES.format("sqlite")
+PROVES_POOLS = "".join(
+    f"@pytest.mark.serves(ledger={claim.ledger!r}, broker={claim.broker!r}, pool={claim.pool!r})\n"
+    + PASSES.format(claim.pool)
+    for claim in CLAIMS
+    if claim.pool != "prefork"
+)
+PROVES_ALL = (
+    PROVES_POSTGRES
+    + SERVES_RABBITMQ
+    + PASSES.format("rabbitmq")
+    + SERVES_SQLITE
+    + PASSES.format("sqlite")
+    + PROVES_POOLS
+)
 
 
 class Run:

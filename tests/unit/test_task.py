@@ -12,8 +12,12 @@ from celery import Celery
 from celery.contrib.testing.worker import start_worker
 from celery.signals import setup_logging
 
-from agent_tasks import Agent, done
+from agent_tasks import Agent, AgentTask, done
 from agent_tasks.doorbell import RING_HEADER
+from agent_tasks.states import RunStatus
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.versions
 
 NO_DOORBELLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
     ((), {}),
@@ -91,3 +95,30 @@ def test_doorbells_of_a_step_that_only_another_release_knows_are_dropped_quietly
     assert "order.newer" in left.getMessage()
     (unregistered,) = (r.getMessage() for r in caplog.records if "unregistered task" in r.getMessage())
     assert "somebody.elses" in unregistered
+
+
+@pytest.mark.usefixtures("untouched_logging")
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_an_interrupt_that_a_body_raises_takes_neither_a_worker_along_nor_one_of_its_threads(
+    pool: str, tmp_path: Path
+) -> None:
+    app = Celery("interrupted", broker="memory://", set_as_current=False)
+    app.conf.update(agent_database_url=f"sqlite:///{tmp_path / 'agent.db'}", task_default_queue=str(tmp_path))
+    order = Agent("order", app=app)
+
+    @order.step
+    def create(state: Any) -> Any:
+        if state["cart"] is None:
+            raise KeyboardInterrupt
+        return done(state["cart"])
+
+    @app.task(base=AgentTask, tools=[], name="pay", shared=False)
+    def pay() -> None:
+        raise KeyboardInterrupt
+
+    with start_worker(app, pool=pool, concurrency=1, perform_ping_check=False, shutdown_timeout=30):
+        lost = [order.enqueue({"cart": None}), pay.run_handle(pay.delay())]
+        wait_until(lambda: [run.status for run in lost] == [RunStatus.NEEDS_ATTENTION] * 2, "both are parked")
+        assert order.enqueue({"cart": 7}).get(timeout=30) == 7
+    order.runtime.engine.dispose()
+    app.close()
