@@ -338,7 +338,7 @@ def test_headers_that_no_worker_can_go_by_are_left_out_of_a_message_and_of_its_r
     worker_state.revoked_stamps.update(ab=["x"], unstamped=["x"])
     request = shop.forged(task, mine, ["o-1"], headers=said)
     assert not request.revoked()
-    assert (request.time_limits, request.stamped_headers) == ((None, None), [])
+    assert (list(request.time_limits), request.stamped_headers) == ([None, None], [])
     kept = headers_of(shop.row_of(mine)["message"])
     assert not any(kept[name] for name in said)
     assert [record.action for record in caplog.records if hasattr(record, "action")].count("header_ignored") == len(
