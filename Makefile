@@ -13,7 +13,7 @@ SOURCES := agent_tasks checkpoint
 CHECKED := $(SOURCES) tests celeryconfig.py $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types model mutants attack storm backlog bench check format clean
+.PHONY: help setup demo test lint types model mutants attack storm backlog bench versions check format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ bench: $(INSTALLED) ## measure recovery and speed against their budgets: ARGS="-
 	$(BIN)/python benchmarks/recovery.py --check
 	$(BIN)/python benchmarks/engine.py $(ARGS)
 
+versions: $(INSTALLED) ## the tests that know Celery's insides, on its other versions: ARGS="--celery 5.5 --python python3.13"
+	$(BIN)/python -m tests.versions $(ARGS)
+
 check: lint types test ## what a change has to pass
 
 format: $(INSTALLED) ## let ruff rewrite what it can
@@ -71,5 +74,5 @@ format: $(INSTALLED) ## let ruff rewrite what it can
 	$(BIN)/python -m ruff format $(CHECKED)
 
 clean: ## remove .venv and everything that tools and workers left behind
-	rm -rf $(VENV) build dist agent-data .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-celery-* build dist agent-data .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -29,12 +29,13 @@ class Channel(filesystem.Channel):
     """A channel whose files are always whole to their readers."""
 
     def _put(self, queue: str, payload: dict[str, Any], **_: Any) -> None:
-        # kombu's own naming, which is the order of delivery. Readers look for names that end in the queue's name.
-        name = f"{round(time.monotonic() * 1000)}_{uuid.uuid4()}.{queue}.msg"
+        # kombu's own naming, which is the order of delivery. Readers look for names that end in the queue's name, and those of
+        # Celery 5.5 for names that hold it.
+        name = f"{round(time.monotonic() * 1000)}_{uuid.uuid4()}"
         partial = Path(self.data_folder_out, f"{name}.partial")
         partial.parent.mkdir(parents=True, exist_ok=True)  # somebody may have emptied the broker by removing its folder
         partial.write_text(filesystem.dumps(payload), encoding="utf-8")
-        partial.rename(partial.with_suffix(""))
+        partial.rename(partial.with_name(f"{name}.{queue}.msg"))
 
     def _get(self, queue: str) -> Any:
         while True:
@@ -71,7 +72,7 @@ class Channel(filesystem.Channel):
                 super()._queue_bind(exchange, *binding)
             except ValueError:
                 # Whoever made this file is dead, since he would hold the lock.
-                self._exchange_file(exchange).unlink()
+                (self.control_folder / f"{exchange}.exchange").unlink()
                 super()._queue_bind(exchange, *binding)
 
 

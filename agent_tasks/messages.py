@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from amqp.serialization import dumps as amqp_dumps
-from celery.app.task import get_actual_ignore_result
 from celery.canvas import maybe_signature
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.functional import maybe_list
@@ -132,7 +131,7 @@ class Message:
         """
         request = task.request
         headers = {name: request.get(name) for name in _HEADERS}
-        headers["ignore_result"] = get_actual_ignore_result(task, request)
+        headers["ignore_result"] = _ignores_result(task)
         own = dict(request.headers or {})
         wrong = [
             name for name in ("callbacks", "errbacks", "chain", "chord") if not _is_readable(app, request.get(name))
@@ -216,6 +215,12 @@ def show_run(request: Any, run: Mapping[Any, Any], args: list[Any], kwargs: dict
     request.update(retries=int(run["retries"]))
     Progress.of(request).shown = True
     read_message(run["message"]).put_into(request)
+
+
+def _ignores_result(task: Task) -> bool:
+    """Tell what a message says of its result, else its task; Celery's own function for it stands elsewhere in each version."""
+    said = vars(task.request).get("ignore_result")  # where nothing was said, the request's class says False
+    return bool(task.ignore_result if said is None else said)
 
 
 def _frozen(app: Celery, *parts: Any) -> tuple[list[Any], list[Any], list[Any], Any]:

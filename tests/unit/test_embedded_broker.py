@@ -55,11 +55,19 @@ def test_a_file_that_its_writer_never_filled_is_passed_over(connection: Connecti
 
 
 def test_a_message_of_a_writer_that_died_in_the_middle_is_not_seen(
-    connection: Connection, folder: Path, name: str
+    connection: Connection, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "queues" / f"0_half.{name}.msg.partial").write_text('{"bo')
+    def die(*_: object) -> None:
+        raise InterruptedError
+
     with connection.SimpleQueue(name) as queue:
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "rename", die)
+            with pytest.raises(InterruptedError):
+                queue.put("half")
         assert queue.qsize() == 0
+        queue.put("whole")
+        assert queue.get(timeout=30).payload == "whole"
 
 
 def test_a_table_of_bindings_that_its_writer_never_filled_is_made_again(
