@@ -78,8 +78,10 @@ else:
     _is_redis = broker_url.startswith(("redis", "valkey", "sentinel"))
     broker_transport_options = {"socket_connect_timeout": 5, "socket_timeout": 30} if _is_redis else {}
 
-# Agents keep their results in the ledger. Only plain tasks on the same workers need a result backend.
-result_backend = _setting("AGENT_RESULT_BACKEND", None)
+# Agents keep their results in the ledger. Only plain tasks need a result backend, for .get(): beside the embedded broker it
+# is a file in the data folder, where callers and workers meet; with any other broker give one, such as redis://… or rpc://.
+_results = f"db+sqlite:///{_data / 'results.db'}" if broker_url.startswith("filesystem:") else None
+result_backend = _setting("AGENT_RESULT_BACKEND", _results)
 
 # --- The worker ------------------------------------------------------------------------------------------------------
 

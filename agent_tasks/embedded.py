@@ -80,6 +80,8 @@ class Transport(filesystem.Transport):
     """The filesystem transport with these channels; what it has bound is remembered for each folder, not for all."""
 
     Channel = Channel
+    #: A folder is on no host; with kombu's own it would warn in every process that none was given.
+    default_connection_params: ClassVar[dict[str, Any]] = {}
     _states: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, client: Any, **kwargs: Any) -> None:

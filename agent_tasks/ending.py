@@ -236,7 +236,7 @@ class Ending:
         except StepSuspended:
             return
         if isinstance(suspension, (Ask, Wait)) and suspension.questions and status in _ASKING:
-            log_attention(attempt.run_id, suspension)
+            log_attention(attempt.run_id, suspension, is_kept=runtime.is_kept)
             return
         if status is RunStatus.CANCELLED:
             self._ended(attempt, None, status)

@@ -45,6 +45,7 @@ def own_ledger() -> Iterator[Runtime]:
         ledger = folder / "ledger.db"
         ledger.write_bytes(_empty_ledger())
         runtime = Runtime(Settings(f"sqlite:///{ledger}"), InlineBell)
+        runtime.is_kept = False
         try:
             yield runtime
         finally:

@@ -46,6 +46,9 @@ class Runtime:
         slots: what the heartbeat reads; a table of this process's own if not given.
     """
 
+    #: False where the ledger ends with the run: nobody will look into it, or answer.
+    is_kept: bool = True
+
     def __init__(
         self,
         settings: Settings,

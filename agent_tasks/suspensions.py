@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from agent_tasks.identity import item_id
 from agent_tasks.operations import text_of
-from agent_tasks.states import REPLIES, Question
+from agent_tasks.replying import commands, program_here
+from agent_tasks.states import Question
 
 if TYPE_CHECKING:
     from agent_tasks.lines import NewLine
@@ -40,11 +41,6 @@ class Asked:
     def item_id(self) -> str:
         """The same question about the same try is one inbox item."""
         return item_id(self.question, self.subject, self.attempts, self.digest)
-
-    @property
-    def command(self) -> str:
-        """The line that answers it, with the replies to choose from."""
-        return f"agent-tasks inbox resolve {self.item_id} {'|'.join(REPLIES[self.question])} --why …"
 
 
 def about(question: Question, operation: Operation, **more: Any) -> Asked:
@@ -136,12 +132,30 @@ class RetryLater(Exception):
         return Wait(f"to be tried again{because}", seconds=self.seconds, retried=True)
 
 
-def log_attention(run_id: str, ask: Ask | Wait) -> None:
-    """Say that a person is asked about a run, with the line that answers each question."""
+def log_attention(run_id: str, ask: Ask | Wait, *, is_kept: bool = True) -> None:
+    """Say that a person is asked about a run, with the lines that answer each question.
+
+    Args:
+        run_id: of the run.
+        ask: what it waits for.
+        is_kept: False for a ledger that ends with the run, where nobody will ever answer.
+    """
+    program = program_here()
+    lines = [
+        f"\n  {asked.question!s}: {command}"
+        for asked in ask.questions
+        for command in commands(program, asked.item_id, asked.question)
+    ]
+    if not is_kept:
+        lines = [
+            f"\n  {asked.question!s}: nobody can answer, since this ledger ends with the run; let the body or its probe "
+            "return what the vendor would, or test the answer with explore_crashes or a worker"
+            for asked in ask.questions
+        ]
     logger.warning(
         "run %s needs attention: %s%s",
         run_id,
         ask.reason,
-        "".join(f"\n  {asked.question!s}: {asked.command}" for asked in ask.questions),
+        "".join(lines),
         extra={"action": "needs_attention", "run_id": run_id, "items": [asked.item_id for asked in ask.questions]},
     )

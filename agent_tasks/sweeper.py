@@ -138,7 +138,7 @@ class Sweeper:
             extra={"action": "lease_taken_over", "run_id": row.run_id},
         )
         if parked is not None:
-            log_attention(row.run_id, parked)
+            log_attention(row.run_id, parked, is_kept=runtime.is_kept)
         runtime.ring(row.run_id)
 
     def _wake(self, row: Any, swept: Swept) -> None:
@@ -226,7 +226,7 @@ def end_lease(runtime: Runtime, run_id: str, token: str, *, wait: bool = True) -
 
     ended, parked = runtime.boundary.commit("end lease", runtime.engine, work)
     if parked is not None:
-        log_attention(run_id, parked)
+        log_attention(run_id, parked, is_kept=runtime.is_kept)
     if ended:
         runtime.ring(run_id)
     return ended

@@ -68,6 +68,8 @@ def reported(context: click.Context, failed: str, *, verbose: bool) -> Iterator[
         yield
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
+    except BrokenPipeError:  # whoever read along has seen enough, as `head` has; Click ends in silence, with 1
+        raise
     except Exception as error:  # noqa: BLE001 - a terminal is the end of the line
         code, step = next((code, step) for kind, code, step in _KINDS if isinstance(error, kind))
         if verbose:

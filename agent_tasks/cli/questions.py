@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,8 @@ import click
 from agent_tasks.cli.invocation import program_of
 from agent_tasks.cli.output import moment, one_line, print_facts, short
 from agent_tasks.outcomes import error_line
-from agent_tasks.states import OperationStatus, Question, Reply
+from agent_tasks.replying import commands
+from agent_tasks.states import OperationStatus, Question
 from checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -89,13 +89,7 @@ class Shown:
     @property
     def commands(self) -> list[str]:
         """The commands that answer."""
-        result = " --result JSON" if self.item.question in (Question.UNKNOWN, Question.RESULT) else ""
-        return [
-            f"{self.program} inbox resolve {shlex.quote(self.item.item_id)} {reply!s}"
-            + (result if reply is Reply.HAPPENED else "")
-            + " --why WHY"
-            for reply in self.item.replies
-        ]
+        return commands(self.program, self.item.item_id, self.item.question)
 
     def facts(self) -> dict[str, Any]:
         """Return it as ``--json`` prints it."""

@@ -52,6 +52,14 @@ def test_with_nothing_set_broker_and_ledger_are_in_the_data_folder(load: Any, tm
     assert (tmp_path / "data" / "agent.db").exists()
 
 
+def test_the_results_of_plain_tasks_are_in_the_data_folder_unless_a_network_broker_is_set(
+    load: Any, tmp_path: Path
+) -> None:
+    assert load()["result_backend"] == f"db+sqlite:///{tmp_path / 'data' / 'results.db'}"
+    assert load(AGENT_BROKER_URL="redis://host:6379/0")["result_backend"] is None
+    assert load(AGENT_RESULT_BACKEND="rpc://")["result_backend"] == "rpc://"
+
+
 def test_the_data_folder_stands_beside_the_file_wherever_a_process_starts(
     load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import re
 import subprocess
 import sys
@@ -739,6 +740,19 @@ def test_both_programs_have_the_same_commands(tmp_path: Path, program: str) -> N
     missing = call("runs", "show", "r")
     assert missing.returncode == exit_codes.NOT_FOUND
     assert f"next: {program} runs list" in missing.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(small: OneProcess) -> None:
+    small.agent(create=lambda _state: done()).enqueue({}, run_id="run-1")
+    reads, writes = os.pipe()
+    os.close(reads)  # `head` has gone
+    try:
+        for command in (["runs", "list"], ["runs", "show", "run-1"], ["runs", "list", "--json"], ["db", "status"]):
+            words = [str(Path(sys.executable).with_name("agent-tasks")), *command, "--url", small.url]
+            ended = subprocess.run(words, stdout=writes, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+            assert (ended.returncode, ended.stderr) == (1, "")
+    finally:
+        os.close(writes)
 
 
 def test_an_app_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ def order(here: OneProcess) -> Agent:
 
 def test_a_run_that_was_not_made_is_said_not_to_be(here: OneProcess, order: Agent) -> None:
     cut(here, "before")
-    with pytest.raises(LedgerUnavailable, match=r"closed the .* No run was made: check .* the server, then call again\.$"):
+    with pytest.raises(
+        LedgerUnavailable, match=r"closed the .* No run was made: check .* the server, then call again\.$"
+    ):
         order.enqueue({}, run_id="run-1")
     assert here.counts()["agent_runs"] == 0
 
@@ -66,7 +68,9 @@ def test_a_call_of_a_plain_task_hears_the_same(here: OneProcess) -> None:
     with pytest.raises(LedgerUnavailable, match=r"No run was made: .*, then call again\.$"):
         pay.delay()
     cut(here, "after")
-    with pytest.raises(LedgerUnavailable, match=r"may have been made, .* call again with the same id \('call-1'\), which"):
+    with pytest.raises(
+        LedgerUnavailable, match=r"may have been made, .* call again with the same id \('call-1'\), which"
+    ):
         pay.apply_async(task_id="call-1")
 
 
@@ -90,5 +94,7 @@ def test_what_a_wrong_url_needs_is_named(
 
 def test_an_sqlite_ledger_in_no_folder_says_to_make_it(tmp_path: Path) -> None:
     engine = open_engine(f"sqlite:///{tmp_path}/nowhere/agent.db")
-    with pytest.raises(LedgerUnavailable, match="unable to open database file.*make the folder that agent_database_url"):
+    with pytest.raises(
+        LedgerUnavailable, match=r"unable to open database file.*make the folder that agent_database_url"
+    ):
         Boundary().read(engine, lambda connection: connection.exec_driver_sql("SELECT 1"))

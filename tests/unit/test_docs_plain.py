@@ -52,7 +52,6 @@ def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     vendor = Vendor()
     monkeypatch.setitem(sys.modules, "requests", vendor)
     monkeypatch.setattr(celery._state, "_on_app_finalizers", set())  # tasks of apps of other tests are theirs
-    monkeypatch.chdir(tmp_path)  # where the page's results.db is made
     names: dict[str, Any] = {"__name__": "shop"}
     with ExitStack() as worker:
 

@@ -39,6 +39,13 @@ def connect(folder: Path) -> Connection:
     return Connection("filesystem://localhost", transport="agent_tasks.embedded:Transport", transport_options=options)
 
 
+def test_a_url_without_a_host_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+    with Connection("filesystem://", transport="agent_tasks.embedded:Transport") as connection:
+        assert connection.as_uri()
+        assert connection.clone().info()["transport"]
+    assert caplog.text == ""
+
+
 def test_a_message_arrives(connection: Connection, name: str) -> None:
     with connection.SimpleQueue(name) as queue:
         queue.put({"run": 1})

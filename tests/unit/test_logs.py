@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent_tasks import Agent, NotHappened, done, fail, tool
+from agent_tasks import Agent, NotHappened, RunUnfinished, done, fail, tool
 from agent_tasks.migrate import revision, upgrade
 from agent_tasks.operations import MAX_SAID
 from agent_tasks.states import NOT_BLOCKING, REPLIES
@@ -51,8 +52,30 @@ def test_a_run_that_needs_attention_is_a_warning_with_the_lines_that_answer(
     (said,) = [text for text in warnings(log) if "needs attention" in text]
     reason, *lines = said.splitlines()
     assert reason == f"run run-1 needs attention: {stopped.run.waiting_for}"
-    replies = "|".join(REPLIES[item.question])
-    assert lines == [f"  {stop}: agent-tasks inbox resolve {item.item_id} {replies} --why …"]
+    assert [line.split(" --")[0] for line in lines] == [
+        f"  {stop}: agent-tasks -A yourapp inbox resolve {item.item_id} {reply}" for reply in REPLIES[item.question]
+    ]
+    assert all(line.endswith(" --why WHY") for line in lines)
+
+
+def test_the_lines_that_answer_name_the_app_of_the_worker_and_ask_for_the_result(
+    here: OneProcess, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["celery", "-A", "shop", "worker", "-l", "INFO"])
+    item = STOPS["unknown"](here).item
+    assert (
+        f"unknown: agent-tasks -A shop inbox resolve {item.item_id} happened --result JSON --why WHY\n"
+        f"  unknown: agent-tasks -A shop inbox resolve {item.item_id} did-not-happen --why WHY"
+    ) in log.text
+
+
+def test_where_the_ledger_ends_with_the_run_no_command_is_printed(
+    here: OneProcess, log: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(RunUnfinished):
+        doubtful(here, "manual", TimeoutError("no answer")).run_inline({})
+    assert "unknown: nobody can answer, since this ledger ends with the run" in log.text
+    assert "inbox resolve" not in log.text
 
 
 def test_a_run_that_loses_workers_which_nobody_saw_die_is_a_warning_too(
@@ -66,8 +89,8 @@ def test_a_run_that_loses_workers_which_nobody_saw_die_is_a_warning_too(
         here.runtime.clock.advance(here.runtime.settings.lease_seconds + 1)
         sweeper.sweep()
     said = warnings(log)[-1]
-    assert said.startswith("run run-1 needs attention: step pay lost its worker 3 times\n  crashes: agent-tasks inbox")
-    assert said.endswith(" retry|abort --why …")
+    assert said.startswith("run run-1 needs attention: step pay lost its worker 3 times\n  crashes: agent-tasks -A yourapp")
+    assert said.endswith(" abort --why WHY")
 
 
 @pytest.mark.parametrize(
