@@ -21,6 +21,7 @@ from agent_tasks.errors import (
     RunUnfinished,
     StepSuspended,
     ToolFailed,
+    TransactionUnusable,
     UnguardedTool,
     UnorderedCalls,
 )
@@ -75,6 +76,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "RunUnfinished",
     "StepSuspended",
     "ToolFailed",
+    "TransactionUnusable",
     "UnguardedTool",
     "UnorderedCalls",
 ]

@@ -194,6 +194,7 @@ class Agent:
         dedupe_key: str | None = None,
         priority: int = 0,
         recovery: str | None = None,
+        connection: object = None,
     ) -> RunHandle:
         """Start a run.
 
@@ -204,11 +205,33 @@ class Agent:
                 ledger keeps that run.
             priority: higher ones are rung first.
             recovery: ``auto`` or ``manual``, if not that of the agent.
+            connection: whose transaction the run is written in, for its owner to commit or roll back: a SQLAlchemy
+                ``Connection`` or ORM ``Session``, or one of Django's ``connections``, on the ledger's own database. The
+                doorbell rings after the commit.
 
         Raises:
             DedupeConflict: the dedupe key or run id belongs to a run with another input.
+            TransactionUnusable: ``connection`` has no transaction, a failed one, or one on another database.
+            sqlalchemy.exc.DBAPIError: with ``connection``, whatever the database refused, such as a serialization failure;
+                whether the transaction is run again is its owner's to say. Nothing of the run was written.
             LedgerUnavailable: the database did not answer; enqueue again with the same run_id or dedupe_key.
             SchemaMissing: the ledger was never migrated.
+
+        Example:
+            >>> from celery import Celery
+            >>> from agent_tasks import Agent, done
+            >>> from sqlalchemy import create_engine
+            >>> app = Celery("shop", broker="memory://")
+            >>> app.conf.agent_database_url = f"sqlite:///{directory}/orders.db"
+            >>> order = Agent("order", app=app)
+            >>> @order.step(start=True)
+            ... def pay(state):
+            ...     return done("paid")
+            >>> with create_engine(app.conf.agent_database_url).begin() as connection:
+            ...     # connection.execute(insert(orders)…)
+            ...     run = order.enqueue({"cart": 42}, dedupe_key="cart-42", connection=connection)
+            >>> str(run.status)
+            'queued'
         """
         return enqueue(
             self,
@@ -217,6 +240,7 @@ class Agent:
             dedupe_key=dedupe_key,
             priority=priority,
             recovery=self.recovery if recovery is None else recovery,
+            connection=connection,
         )
 
     def run(self, run_id: str) -> RunHandle:

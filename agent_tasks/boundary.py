@@ -10,8 +10,9 @@ from __future__ import annotations
 import random
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -21,8 +22,9 @@ from agent_tasks.errors import LedgerUnavailable, SchemaMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection
 
 T = TypeVar("T")
 
@@ -42,6 +44,30 @@ class Point(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.moment} {self.kind} {self.name}"
+
+
+class Transactions(Protocol):
+    """The ledger's database by way of another library, whose own connection its transactions are on."""
+
+    def check_free(self) -> None:
+        """Refuse to work inside a transaction that somebody else has begun.
+
+        Raises:
+            InsideTransaction: so it is; the engine could not end it.
+        """
+        ...
+
+    def begun(self) -> AbstractContextManager[tuple[Connection, Callable[[], None]]]:
+        """Begin a transaction; what is given out is its connection, and what commits it."""
+        ...
+
+    def spoilt(self) -> str | None:
+        """Return why the present transaction can only be rolled back, if that is so."""
+        ...
+
+    def database_error(self, error: Exception) -> DBAPIError | None:
+        """Return an error that the library raised in SQLAlchemy's words, or None if it is none of the database."""
+        ...
 
 
 class Boundary:
@@ -81,6 +107,14 @@ class Boundary:
         """Tell the broker that a message is done with."""
         return self._around("ack", name, acknowledge)
 
+    def callers_commit(self, commit: Callable[[], T]) -> T:
+        """Let a caller commit his own transaction, in which a run was written."""
+        return self._around("commit", "caller", commit)
+
+    def callers_commit_happened(self) -> None:
+        """Show the crossing of a caller's commit that could only be heard of after it."""
+        self._cross("commit", "caller", "after")
+
     def _around(self, kind: str, name: str, action: Callable[[], T]) -> T:
         self._cross(kind, name, "before")
         value = action()
@@ -92,7 +126,7 @@ class Boundary:
         with LedgerErrors("read"), _connected(engine, agent_reads_only=True) as connection:
             return work(connection)
 
-    def commit(self, name: str, engine: Engine, work: Callable[[Connection], T]) -> T:
+    def commit(self, name: str, engine: Engine | Transactions, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in one writing transaction and commit it.
 
         A transaction that loses a race for locks (serialization, deadlock, lock wait, busy) is run again as a whole,
@@ -100,7 +134,7 @@ class Boundary:
 
         Args:
             name: of the boundary, in the words of the design: ``claim``, ``intent``, ``outcome``, ``step`` …
-            engine: of the ledger.
+            engine: of the ledger, or another library's way to its database.
             work: gets the connection; may raise, which rolls back.
 
         Returns:
@@ -125,17 +159,26 @@ class Boundary:
             time.sleep(random.uniform(0, 0.01 * 2 ** min(tried, 6)))  # noqa: S311 - spreads competitors, no secret
         raise AssertionError("unreachable")
 
-    def _commit_once(self, name: str, engine: Engine, work: Callable[[Connection], T]) -> T:
+    def _commit_once(self, name: str, engine: Engine | Transactions, work: Callable[[Connection], T]) -> T:
         errors = LedgerErrors(name)
-        with errors, _connected(engine) as connection:
-            # BEGIN IMMEDIATE on SQLite and READ COMMITTED on PostgreSQL are the engine's (see agent_tasks.database).
-            transaction = connection.begin()
+        with errors, _begun(engine) as (connection, commit):
             value = work(connection)
             self._cross("commit", name, "before")
             errors.ambiguous = True  # from here on nobody can tell without looking
-            transaction.commit()
+            commit()
             self._cross("commit", name, "after")
         return value
+
+
+@contextmanager
+def _begun(engine: Engine | Transactions) -> Iterator[tuple[Connection, Callable[[], None]]]:
+    if isinstance(engine, Engine):
+        with _connected(engine) as connection:
+            # BEGIN IMMEDIATE on SQLite and READ COMMITTED on PostgreSQL are the engine's (see agent_tasks.database).
+            yield connection, connection.begin().commit
+    else:
+        with engine.begun() as begun:
+            yield begun
 
 
 @contextmanager
@@ -174,7 +217,7 @@ class LedgerErrors:
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, DBAPIError) and lost_a_race(error):
             return
-        if isinstance(error, (ProgrammingError, OperationalError)) and _no_such_table(error):
+        if isinstance(error, DBAPIError) and is_schema_missing(error):
             raise SchemaMissing(
                 f"the ledger's tables are missing or older than this release ({first_line(error)}). "
                 "Run `celery -A yourapp agent db upgrade` (or `agent-tasks db upgrade --url …`) once, then try again."
@@ -198,7 +241,10 @@ def lost_a_race(error: DBAPIError) -> bool:
     return "database is locked" in text or "database table is locked" in text
 
 
-def _no_such_table(error: DBAPIError) -> bool:
+def is_schema_missing(error: DBAPIError) -> bool:
+    """Tell whether a statement found a table or a column missing."""
+    if not isinstance(error, (ProgrammingError, OperationalError)):
+        return False
     if getattr(error.orig, "sqlstate", None) in {"42P01", "42703"}:  # undefined table, undefined column
         return True
     return "no such table" in str(error.orig) or "no such column" in str(error.orig)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from importlib import import_module
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ class Settings:
 
     Attributes:
         database_url: SQLAlchemy URL of the ledger.
+        django_database: the name in Django's ``DATABASES`` of the database that the ledger is in, instead of its URL.
         table_prefix: what the ledger's table names start with.
         lease_seconds: how long a run stays with a worker that is not heard of.
         sweep_seconds: pause between two looks of the sweeper.
@@ -55,6 +57,7 @@ class Settings:
     retention_days: float | None = None
     dedupe_days: float | None = None
     single_host: bool = False
+    django_database: str | None = None
 
     def __post_init__(self) -> None:
         if not self.database_url or not isinstance(self.database_url, str):
@@ -64,7 +67,7 @@ class Settings:
             )
         for field in fields(self):
             value = getattr(self, field.name)
-            optional = str(field.type).endswith(" | None")
+            optional = field.type == "float | None"
             if (field.type in ("float", "int") or (optional and value is not None)) and (
                 isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value <= 0
             ):
@@ -101,6 +104,8 @@ class Settings:
             for field in fields(cls)
             if app.conf.get(f"agent_{field.name}") is not None
         }
+        if values.get("django_database") is not None:
+            values["database_url"] = _url_in_django(values)
         values.setdefault("database_url", "")
         settings = cls(**values)
         settings.check_broker(app.conf.broker_url or app.conf.broker_write_url)
@@ -125,6 +130,26 @@ class Settings:
                 "agent_database_url to a PostgreSQL database, or agent_single_host=True if all workers and callers "
                 "stay on this host for good."
             )
+
+
+def _url_in_django(values: dict[str, Any]) -> str:
+    """Return the URL of the database that Django's settings name."""
+    alias: object = values["django_database"]
+    if values.get("database_url"):
+        raise ConfigurationError(
+            f"agent_database_url and agent_django_database={alias!r} both say where the ledger is. Keep one: with the latter, "
+            "the bodies of transactional calls may use Django's ORM."
+        )
+    if not isinstance(alias, str):
+        raise ConfigurationError(f"agent_django_database must be a name in DATABASES, got {alias!r}.")
+    try:
+        databases = import_module("agent_tasks.integrations.django.databases")
+        return str(databases.url_of(alias))
+    except ImportError as error:
+        raise ConfigurationError(
+            f"agent_django_database={alias!r} needs Django, which is missing here ({error}): "
+            "pip install 'celery-agent-tasks[django]'."
+        ) from error
 
 
 def _given(app: Celery) -> list[str]:

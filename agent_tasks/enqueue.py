@@ -7,7 +7,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from agent_tasks.boundary import first_line
+from sqlalchemy.exc import DBAPIError
+
+from agent_tasks.boundary import first_line, lost_a_race
 from agent_tasks.cures import cure_of
 from agent_tasks.errors import (
     AgentTasksError,
@@ -17,6 +19,7 @@ from agent_tasks.errors import (
     did_you_mean,
 )
 from agent_tasks.handle import RunHandle
+from agent_tasks.joining import join
 from agent_tasks.lines import NEXT_STEP
 from agent_tasks.refusals import refusal
 from agent_tasks.schema import MAX_ID_LENGTH, is_id
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.agent import Agent
+    from agent_tasks.joining import CallersTransaction
     from agent_tasks.runtime import Runtime
 
 #: Highest priority; AMQP carries it in a byte.
@@ -41,13 +45,23 @@ MAX_SENT_BYTES = 255
 #: Sends of an enqueue whose answer was lost, and the pause between them in seconds.
 _TRIES, _PAUSE_SECONDS = 3, 0.2
 
+#: How long one try waits for another transaction that holds the same dedupe key, in milliseconds; see ``MAX_LOCK_RETRIES``.
+_LOCK_TIMEOUT_MS = 2_000
+
 
 class FollowedRunGone(Exception):
     """The run that another one was to follow was deleted."""
 
 
 def enqueue(
-    agent: Agent, state: dict[str, Any], *, run_id: str, dedupe_key: str | None, priority: int, recovery: str
+    agent: Agent,
+    state: dict[str, Any],
+    *,
+    run_id: str,
+    dedupe_key: str | None,
+    priority: int,
+    recovery: str,
+    connection: object = None,
 ) -> RunHandle:
     """See ``Agent.enqueue``."""
     check_id("run_id", run_id)
@@ -71,9 +85,11 @@ def enqueue(
             refusal(error, f"the input of agent {agent.name!r}", ", so no run was made")
         ) from error
     runtime = agent.runtime
+    joined = join(connection, runtime)
     row = make_run(
         runtime,
         checkpoint,
+        joined=joined,
         agent=agent.name,
         dedupe_key=dedupe_key,
         input_digest=digest,
@@ -82,8 +98,12 @@ def enqueue(
         priority=priority,
         recovery=mode,
     )
-    runtime.ring(str(row["run_id"]))
-    return RunHandle(runtime, str(row["run_id"]))
+    run_id = str(row["run_id"])
+    if joined is None:
+        runtime.ring(run_id)
+    else:
+        joined.ring_after_commit(run_id)
+    return RunHandle(runtime, run_id, in_transaction=joined is not None)
 
 
 def make_run(
@@ -94,6 +114,7 @@ def make_run(
     dedupe_key: str | None,
     input_digest: str,
     follows: str | None = None,
+    joined: CallersTransaction | None = None,
     **values: Any,
 ) -> RowMapping:
     """Write a run and its input in one commit, or find the one that has its id or its dedupe key.
@@ -105,6 +126,7 @@ def make_run(
         dedupe_key: unique for an agent.
         input_digest: of what makes two inputs the same.
         follows: the id of a run that must be there, and stays for as long as the new one has not ended.
+        joined: a transaction of the caller's, who commits it; the ledger's own if not given.
         **values: for ``runs.insert``.
 
     Raises:
@@ -117,6 +139,8 @@ def make_run(
     check_sent_id(f"the queue of run {run_id!r}", values["queue"])
 
     def work(connection: Connection) -> RowMapping:
+        if joined is None and dedupe_key is not None:
+            _bound_the_wait(connection)
         own = {"agent": agent, "dedupe_key": dedupe_key, "input_digest": input_digest}
         # Its deletion waits for this commit, and sees the follower then.
         if follows is not None and not runtime.runs.keep(connection, follows):
@@ -134,7 +158,7 @@ def make_run(
                 return row  # else the run that refused the insert was deleted since
 
     with saying_whether_made(run_id, dedupe_key):
-        row = _send(runtime, work)
+        row = _send(runtime, work) if joined is None else joined.write(work)
     if (
         row["agent"] != agent
         or row["input_digest"] != input_digest
@@ -173,11 +197,22 @@ def saying_whether_made(run_id: str, dedupe_key: str | None) -> Iterator[None]:
                 "The run may have been made, since only the answer is missing",
                 f" with {known_by}, which finds it",
             )
-        cure = cure_of(cause)
+        perhaps = ""
+        if dedupe_key is not None and not error.ambiguous and isinstance(cause, DBAPIError) and lost_a_race(cause):
+            perhaps = (
+                f" Perhaps somebody has enqueued dedupe key {dedupe_key!r} in a transaction that he has not ended."
+            )
         raise LedgerUnavailable(
-            f"the ledger's database did not answer: {first_line(cause)}. {said}: {cure}, then call again{found}.",
+            f"the ledger's database did not answer: {first_line(cause)}. {said}: {cure_of(cause)}, then call "
+            f"again{found}.{perhaps}",
             ambiguous=error.ambiguous,
         ) from cause
+
+
+def _bound_the_wait(connection: Connection) -> None:
+    """Let an insert wait so long for a caller who has written the same key in a transaction that he does not end."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}")
 
 
 def _send(runtime: Runtime, work: Any) -> RowMapping:

@@ -97,6 +97,10 @@ class LedgerUnavailable(AgentTasksError):
         return str(self.args[0])
 
 
+class TransactionUnusable(AgentTasksError):
+    """A run cannot be written in the caller's transaction: it leads elsewhere, has failed, has ended, or is none."""
+
+
 class OutsideRun(AgentTasksError):
     """A tool with an effect was called outside a run."""
 

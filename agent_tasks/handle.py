@@ -35,8 +35,8 @@ class RunHandle:
         run_id: of the run.
     """
 
-    def __init__(self, runtime: Runtime, run_id: str) -> None:
-        self._runtime, self.run_id = runtime, run_id
+    def __init__(self, runtime: Runtime, run_id: str, *, in_transaction: bool = False) -> None:
+        self._runtime, self.run_id, self._in_transaction = runtime, run_id, in_transaction
 
     def __repr__(self) -> str:
         return f"<run {self.run_id}>"
@@ -200,8 +200,18 @@ class RunHandle:
             self._runtime.engine, lambda connection: self._runtime.runs.find(connection, self.run_id)
         )
         if row is None:
+            if self._in_transaction:
+                raise not_committed(self.run_id)
             raise RunNotFound(f"no run {self.run_id!r} in this ledger. Was it deleted, or is this another database?")
         return row
+
+
+def not_committed(run_id: str) -> RunNotFound:
+    """Return what is said about a run that its caller has written in a transaction, and that nobody sees."""
+    return RunNotFound(
+        f"run {run_id!r} is not in the ledger: it was written in a transaction of its caller, who has not committed it "
+        "yet, or has rolled it back. Ask again after the commit."
+    )
 
 
 def waits_for_worker(row: RowMapping) -> str:

@@ -56,14 +56,19 @@ def upgrade(url: str | Engine, prefix: str = "agent_") -> str:
         if revision(engine, prefix) != newest():
             # BEGIN IMMEDIATE on SQLite: one at a time.
             with LedgerErrors("db upgrade"), engine.connect() as connection, connection.begin():
-                if connection.dialect.name == "postgresql":
-                    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-                _upgrade(connection, prefix)
-                SqlStore(engine, prefix=f"{prefix}checkpoint_").create_schema(connection)
+                upgrade_on(connection, prefix)
         return newest()
     finally:
         if not isinstance(url, Engine):
             engine.dispose()
+
+
+def upgrade_on(connection: Connection, prefix: str = "agent_") -> None:
+    """Bring a ledger up to this release in the transaction of a connection, which is the caller's to commit."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+    _upgrade(connection, prefix)
+    SqlStore(connection.engine, prefix=f"{prefix}checkpoint_").create_schema(connection)
 
 
 def revision(engine: Engine, prefix: str = "agent_") -> str | None:

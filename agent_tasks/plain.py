@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from celery import Celery, Task
-    from sqlalchemy import RowMapping
+    from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.attempt import Attempt
+    from agent_tasks.joining import CallersTransaction
     from agent_tasks.messages import Message
     from agent_tasks.operations import Operation
     from agent_tasks.runtime import Runtime
@@ -122,6 +123,7 @@ class PlainJob(Agent):
         message: Message,
         *,
         own_id: bool = True,
+        joined: CallersTransaction | None = None,
         **values: Any,
     ) -> RowMapping:
         """Write the run of one call, or find the one that exists.
@@ -136,6 +138,7 @@ class PlainJob(Agent):
             kwargs: keyword arguments.
             message: what else the call asks for.
             own_id: whether anybody knows the call by this id.
+            joined: a transaction of the caller's, who commits it; the ledger's own if not given.
             **values: for ``runs.insert``.
 
         Raises:
@@ -164,11 +167,11 @@ class PlainJob(Agent):
         followed = None
         if dedupe_key is not None and own_id:
             with saying_whether_made(run_id, dedupe_key):
-                followed = self._followed(runtime, run_id)
+                followed = self._followed(runtime, run_id, joined)
         while True:
             if followed is None:
                 checkpoint = CheckpointState(run_id=run_id, seq=0, agent_state=state, metadata={NEXT_STEP: STEP})
-                row = make_run(runtime, checkpoint, dedupe_key=dedupe_key, **values)
+                row = make_run(runtime, checkpoint, dedupe_key=dedupe_key, joined=joined, **values)
                 unheard = message.is_awaited and not row["keeps_result"]  # the earlier call wanted no result
                 if row["run_id"] == run_id or not (own_id or message.calls_something or unheard):
                     return row
@@ -176,15 +179,17 @@ class PlainJob(Agent):
             follower = {**state, FOLLOWS: followed}
             checkpoint = CheckpointState(run_id=run_id, seq=0, agent_state=follower, metadata={NEXT_STEP: STEP})
             try:
-                return make_run(runtime, checkpoint, dedupe_key=None, follows=followed, **values)
+                return make_run(runtime, checkpoint, dedupe_key=None, follows=followed, joined=joined, **values)
             except FollowedRunGone:  # deleted since it was found: its key is free, and this call may be the job itself
                 followed = None
 
-    def _followed(self, runtime: Runtime, run_id: str) -> str | None:
+    def _followed(self, runtime: Runtime, run_id: str, joined: CallersTransaction | None) -> str | None:
         """Return the run that an existing run follows, since a call may be made again."""
-        state = runtime.boundary.read(
-            runtime.engine, lambda connection: runtime.store.load_latest(run_id, connection=connection)
-        )
+
+        def look(connection: Connection) -> CheckpointState | None:
+            return runtime.store.load_latest(run_id, connection=connection)
+
+        state = runtime.boundary.read(runtime.engine, look) if joined is None else joined.read(look)
         followed: str | None = None if state is None else state.agent_state.get(FOLLOWS)
         return followed
 

@@ -111,6 +111,8 @@ class AgentTask(LedgerTask):
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         task_id: str | None = None,
+        *,
+        ledger_connection: object = None,
         **options: Any,
     ) -> AsyncResult:
         """Write the call down as a run, then ring for it.
@@ -119,6 +121,9 @@ class AgentTask(LedgerTask):
             args: positional arguments.
             kwargs: keyword arguments.
             task_id: of the Celery task, and of the run.
+            ledger_connection: whose transaction the call is written in; see the ``connection`` of
+                :meth:`agent_tasks.Agent.enqueue`. Celery's own ``connection`` is one to the broker. In eager mode the
+                call is made at once, and is part of no transaction.
             **options: those of Celery's own ``apply_async``.
 
         Returns:
@@ -128,11 +133,12 @@ class AgentTask(LedgerTask):
             AgentTasksError: an option cannot be honoured; nothing was sent.
             DedupeConflict: the id, or what ``dedupe_on`` names, belongs to a call with other arguments.
             LedgerUnavailable: the database did not answer; call again with the same task_id, or with dedupe_on.
+            TransactionUnusable: ``ledger_connection`` has no transaction, a failed one, or one on another database.
             TypeError: the arguments do not fit the task.
         """
         if self.job is None or self._get_app().conf.task_always_eager:
             return super().apply_async(args, kwargs, task_id=task_id, **options)
-        return submit(self, self.job, args or (), kwargs or {}, task_id, options)
+        return submit(self, self.job, args or (), kwargs or {}, task_id, options, ledger_connection)
 
     def apply(self, *args: Any, **options: Any) -> EagerResult:
         """Run a call to its end here and now, on a ledger of its own: for tests and scripts.

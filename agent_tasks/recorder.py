@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.attempt import Attempt
+    from agent_tasks.boundary import Transactions
     from agent_tasks.ledger import Request
     from agent_tasks.operations import Operation
     from agent_tasks.runtime import Runtime
@@ -37,11 +38,19 @@ class Recorder:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
 
-    def write(self, attempt: Attempt, name: str, work: Callable[[Connection], T]) -> T:
+    def write(
+        self, attempt: Attempt, name: str, work: Callable[[Connection], T], place: Transactions | None = None
+    ) -> T:
         """Commit ``work``, again and again while the database gives no answer.
 
         Each ``work`` finds its own earlier success, so that a lost answer is asked for and not doubled. Celery's soft time
         limit may strike in the middle: the write is finished all the same, and the attempt goes no further than that.
+
+        Args:
+            attempt: whose write it is.
+            name: of the boundary.
+            work: see :meth:`agent_tasks.boundary.Boundary.commit`.
+            place: another library's way to the ledger's database; the ledger's own engine if not given.
 
         Raises:
             InForkedProcess: this is a child of the attempt's process.
@@ -52,7 +61,7 @@ class Recorder:
         while True:
             try:
                 time.sleep(pause)
-                return self.runtime.boundary.commit(name, self.runtime.engine, work)
+                return self.runtime.boundary.commit(name, place or self.runtime.engine, work)
             except SoftTimeLimitExceeded:
                 again = self.runtime.settings.backoff_seconds(attempt.number)
                 attempt.doomed = attempt.doomed or Wait(f"since its soft time limit struck at {name!r}", seconds=again)

@@ -6,6 +6,7 @@ import os
 import secrets
 import threading
 import uuid
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from agent_tasks.boundary import Boundary
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from celery import Celery
     from sqlalchemy import Engine
 
+    from agent_tasks.boundary import Transactions
     from agent_tasks.config import Settings
 
 
@@ -63,6 +65,11 @@ class Runtime:
         self.boundary = boundary or Boundary()
         self.clock = clock or Clock()
         self.engine = engine or open_engine(settings.database_url)
+        #: Django's way to the ledger's database, where the ledger is one of Django's: the bodies of transactional calls use it.
+        self.transactions: Transactions | None = None
+        if settings.django_database is not None:  # by name, since Django is an extra
+            django = import_module("agent_tasks.integrations.django.transactions")
+            self.transactions = django.DjangoLedger(settings.django_database, settings.table_prefix)
         self.bell = bell(self.boundary)
         self.tables = tables(settings.table_prefix)
         self.runs = Runs(self.tables, self.clock, settings)

@@ -8,12 +8,15 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 from celery.backends.base import DisabledBackend
+from celery.result import AsyncResult
 from celery.utils import uuid
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from agent_tasks.enqueue import MAX_PRIORITY, check_sent_id
 from agent_tasks.errors import AgentTasksError, did_you_mean
+from agent_tasks.handle import not_committed
 from agent_tasks.integration import AppState
+from agent_tasks.joining import is_database, join
 from agent_tasks.limits import LONGEST_SECONDS, check_limits
 from agent_tasks.messages import Message
 
@@ -21,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from celery import Celery, Task
-    from celery.result import AsyncResult
 
     from agent_tasks.plain import PlainJob
+    from agent_tasks.runtime import Runtime
 
 #: Options that become part of the run, its doorbells or its result.
 _HONOURED = frozenset(
@@ -60,6 +63,10 @@ _HEADERS_OF_THE_PROTOCOL = frozenset(
 )
 
 
+#: The option that says in whose transaction a call is written; Celery's own ``connection`` is one to the broker.
+CONNECTION = "ledger_connection"
+
+
 def submit(
     task: Task,
     job: PlainJob,
@@ -67,6 +74,7 @@ def submit(
     kwargs: Mapping[str, Any],
     task_id: str | None,
     options: dict[str, Any],
+    connection: object = None,
 ) -> AsyncResult:
     """See ``AgentTask.apply_async``."""
     app, runtime = task.app, AppState.of(task.app).runtime
@@ -74,6 +82,7 @@ def submit(
     check_sent_id("task_id", run_id)
     options = {**task._get_exec_options(), **options}
     _check(task, options)
+    joined = join(connection, runtime, CONNECTION)
     dump_models = getattr(task, "_dump_pydantic_arguments", None)
     if dump_models is not None:
         args, kwargs = dump_models(args, kwargs)
@@ -89,18 +98,54 @@ def submit(
         kwargs,
         Message.of_call(app, task, run_id, args, kwargs, options),
         own_id=task_id is not None,
+        joined=joined,
         queue=queue,
         priority=priority,
         begins_in=begins_in if begins_in is not None and begins_in > 0 else None,
         ends_in=_seconds_of(task, options, "expires"),
     )
-    runtime.ring(str(row["run_id"]))
-    result = task.AsyncResult(str(row["run_id"]))
+    run_id = str(row["run_id"])
+    if joined is None:
+        runtime.ring(run_id)
+        result = task.AsyncResult(run_id)
+    else:
+        joined.ring_after_commit(run_id)
+        result = ResultInTransaction(run_id, task, runtime)
     result.ignored = ignored
     parent = app.current_worker_task
     if parent is not None and options.get("add_to_parent", True):
         parent.add_trail(result)
     return result
+
+
+class ResultInTransaction(AsyncResult):
+    """The result of a call that was written in a transaction of its caller, who may not have committed it.
+
+    Args:
+        run_id: of the call.
+        task: that was called.
+        runtime: whose ledger will have the run.
+    """
+
+    def __init__(self, run_id: str, task: Task, runtime: Runtime) -> None:
+        super().__init__(run_id, backend=task.backend, task_name=task.name, app=task.app)
+        self._runtime = runtime
+
+    def get(self, *args: Any, **options: Any) -> Any:
+        """Wait for the result, as Celery's own does; not for a run that nobody can begin.
+
+        Raises:
+            RunNotFound: the caller has not committed the transaction, or has rolled it back.
+        """
+        runtime = self._runtime
+        if runtime.boundary.read(runtime.engine, lambda own: runtime.runs.find(own, self.id)) is None:
+            raise not_committed(self.id)
+        return super().get(*args, **options)
+
+    wait = get
+
+    def __reduce__(self) -> Any:
+        return AsyncResult, self.__reduce_args__()
 
 
 def _seconds_of(task: Task, options: Mapping[str, Any], name: str) -> float | None:
@@ -139,6 +184,11 @@ def _check(task: Task, options: dict[str, Any]) -> None:
     check_limits(f"task {task.name!r}", options, " Nothing was sent.", AgentTasksError)
     if task.soft_time_limit and task.time_limit and task.soft_time_limit > task.time_limit:
         raise ValueError("soft_time_limit must be less than or equal to time_limit")
+    if is_database(options.get("connection")):
+        raise AgentTasksError(
+            f"task {task.name!r} was called with a connection= to a database. For Celery that is the connection to the "
+            f"broker; a call is written in your transaction with {CONNECTION}=. Nothing was sent."
+        )
     for name in options.get("headers") or {}:
         if name in _HEADERS_OF_THE_PROTOCOL or str(name).startswith("agent_"):
             raise AgentTasksError(
@@ -151,7 +201,7 @@ def _check(task: Task, options: dict[str, Any]) -> None:
         if name not in _HONOURED | _WITHOUT_MEANING | stamps:
             raise AgentTasksError(
                 f"task {task.name!r} was called with {name}=, which cannot be honoured: the call is kept in the ledger, and "
-                f"its doorbells go to a queue by its name. Nothing was sent.{did_you_mean(name, _HONOURED)}"
+                f"its doorbells go to a queue by its name. Nothing was sent.{did_you_mean(name, _HONOURED | {CONNECTION})}"
             )
 
 

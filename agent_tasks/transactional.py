@@ -61,8 +61,11 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
     """Run the body and record its outcome in one transaction; None if another row stands there than was seen.
 
     The fenced outcome is the last statement before the commit, so that the run's row is not locked while user code runs.
+    Where the ledger is one of Django's databases, the transaction is on Django's own connection: the ORM is part of it.
     """
-    runtime, tool = attempt.runtime, request.tool
+    runtime, tool, place = attempt.runtime, request.tool, attempt.runtime.transactions
+    if place is not None:
+        place.check_free()
 
     def work(connection: Connection) -> Executed:
         operation = request.unsent(attempt)  # anew each time: waiting for a lost database is not the body's time
@@ -70,6 +73,8 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
         _allow_time(connection, request.timeout_seconds)
         with _kept_open(connection, tool.subject):
             executed = Executed(_run_body(attempt, request, operation))
+        if place is not None and (spoilt := place.spoilt()) is not None:
+            raise _BodyFailed(InsideTransaction(f"the body of transactional {tool.subject}: {spoilt}"))
         with outside_run():
             result = codec.dumps(executed.value, "result")
         if operation.remaining() <= 0:
@@ -94,7 +99,7 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
         return executed
 
     try:
-        return runtime.recorder.write(attempt, "effect and outcome", work)
+        return runtime.recorder.write(attempt, "effect and outcome", work, place)
     except _Raced:
         return None
     except _Stopped:
@@ -161,9 +166,17 @@ def _run_body(attempt: Attempt, request: Request, operation: Operation) -> Any:
     except CRASHES:
         raise
     except Exception as error:
-        if isinstance(error, DBAPIError) and (error.connection_invalidated or lost_a_race(error)):
-            raise  # a lost connection is waited for, a lost race for locks is run again as a whole
+        said = _database_error(attempt, error)
+        if said is not None and (said.connection_invalidated or lost_a_race(said)):
+            raise said from error  # a lost connection is waited for, a lost race for locks is run again as a whole
         raise _BodyFailed(error) from error
+
+
+def _database_error(attempt: Attempt, error: Exception) -> DBAPIError | None:
+    place = attempt.runtime.transactions
+    if isinstance(error, DBAPIError) or place is None:
+        return error if isinstance(error, DBAPIError) else None
+    return place.database_error(error)
 
 
 def _record_failure(attempt: Attempt, request: Request, seen: Operation | None, error: Exception) -> None:

@@ -46,6 +46,7 @@ def explore_crashes(
     sample: int | None = None,
     seed: int | None = None,
     one_ending: bool = True,
+    in_transaction: bool = False,
     may_raise: type[BaseException] | tuple[type[BaseException], ...] = (),
     next_release: Agent | None = None,
 ) -> Exploration:
@@ -66,6 +67,8 @@ def explore_crashes(
         sample: how many schedules to draw at random (and the first faults of drawn pairs by themselves); all if not given.
         seed: of the draw; a random one, which the report names, if not given.
         one_ending: the run ends as it does without a fault. False for steps that may take another way when they run again.
+        in_transaction: enqueue the run in a transaction of the caller's own, as ``enqueue(connection=)`` does, and crash
+            around his commit, too. A caller who is started again enqueues only what he does not find committed.
         may_raise: classes of exceptions that may end the run, for an agent that is meant to fail with them. Any other one
             that ends it is an error, with a fault or without; the agent's own ``fail(…)`` is none.
         next_release: the agent as a later release declares it, on an app of its own: processes started after a crash run it.
@@ -105,13 +108,14 @@ def explore_crashes(
         sample=sample,
         seed=seed,
         one_ending=one_ending,
+        in_transaction=in_transaction,
         may_raise=classes_of(may_raise),
         database_url=database_url,
     )
     with HeldFolder() as folder:
         url = database_url or f"sqlite:///{folder / 'ledger.db'}"
         upgrade(url)
-        stage = Stage(agent, input, world, url, Slots(folder / "slots"), next_release)
+        stage = Stage(agent, input, world, url, Slots(folder / "slots"), next_release, in_transaction)
         try:
             explorer = _Explorer(stage, options)
             if faults == 1:

@@ -42,11 +42,12 @@ class Options:
     sample: int | None = None
     seed: int | None = None
     one_ending: bool = True
+    in_transaction: bool = False
     may_raise: tuple[type[BaseException], ...] = ()
     database_url: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("lost_answers", "cancels", "one_ending"):
+        for name in ("lost_answers", "cancels", "one_ending", "in_transaction"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise TypeError(f"{name} must be True or False, got {value!r}.")

@@ -6,6 +6,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from sqlalchemy.exc import OperationalError
+
 from agent_tasks.clock import MICROSECONDS
 from agent_tasks.doorbell import InlineBell
 from agent_tasks.errors import LedgerUnavailable
@@ -110,7 +112,7 @@ class Play:
         if self.broker == "redelivers":
             bell.rings.extend(self._unacked)
         self._unacked = []
-        run = self.agent.enqueue(dict(stage.state), run_id=RUN_ID)
+        run = self._enqueue(runtime)
         for _ in range(MAX_ROUNDS):
             while bell.rings:
                 self._unacked = list(bell.rings)
@@ -138,6 +140,18 @@ class Play:
         for ring in self._heard:  # late copies of every doorbell change nothing
             answer(runtime, self.agent, ring)
         self._check()
+
+    def _enqueue(self, runtime: Runtime) -> RunHandle:
+        """Start the run, or find it; a caller with a transaction of his own starts none that he finds committed."""
+        stage = self.stage
+        if not stage.in_transaction:
+            return self.agent.enqueue(dict(stage.state), run_id=RUN_ID)
+        while stage.row() is None:
+            with suppress(OperationalError), stage.engine.connect() as connection:  # a lost answer
+                transaction = connection.begin()
+                self.agent.enqueue(dict(stage.state), run_id=RUN_ID, connection=connection)
+                transaction.commit()
+        return RunHandle(runtime, RUN_ID)
 
     def _wait(self, runtime: Runtime) -> None:
         """Let time pass until the run is due; a sweeper that must not act yet is given a lease of contact."""

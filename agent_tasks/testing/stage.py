@@ -74,6 +74,7 @@ class Stage:
         url: of the ledger.
         slots: of the workers.
         next_release: of the agent, for processes that are started after a crash; the same agent if not given.
+        in_transaction: the run is enqueued in a transaction of its caller's own.
     """
 
     def __init__(
@@ -84,7 +85,9 @@ class Stage:
         url: str,
         slots: Slots,
         next_release: Agent | None = None,
+        in_transaction: bool = False,
     ) -> None:
+        self.in_transaction = in_transaction
         self.agent, self.state, self.world, self.slots = agent, state, world, slots
         self.next_release = next_release or agent
         self.settings = Settings(url)

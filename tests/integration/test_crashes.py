@@ -262,6 +262,9 @@ def test_no_module_but_the_boundary_commits_publishes_acks_or_runs_a_body() -> N
         ("probing.py", "probe_body", "tool"),  # inside boundary.effect
         ("task.py", "acknowledge", "self"),  # AgentRequest's own, through boundary.ack
         ("plain_task.py", "apply_async", "super()"),  # eager: Celery calls the task here, and sends nothing
+        ("joining.py", "begin_nested", "self.connection"),  # a savepoint in the caller's own transaction
+        ("transactions.py", "connect", "_engine_around(connection.vendor)"),  # around the connection that Django opened
+        ("task.py", "apply_async", "self"),  # Django's: AgentTask's own
         ("hosting.py", "connect", "signals.worker_init"),  # no database
         ("hosting.py", "connect", "signals.worker_shutdown"),
     }

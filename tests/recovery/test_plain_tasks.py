@@ -15,6 +15,7 @@ import celery
 import pytest
 from celery import chain, chord, group
 from celery.beat import ScheduleEntry, Scheduler
+from celery.contrib.django.task import DjangoTask
 from celery.exceptions import TaskRevokedError
 from celery.schedules import schedule
 from sqlalchemy import RowMapping
@@ -22,6 +23,7 @@ from sqlalchemy import RowMapping
 from agent_tasks import AgentTask, AgentTasksError, DedupeConflict, OutsideRun
 from agent_tasks.boundary import Point
 from agent_tasks.integration import AppState
+from agent_tasks.integrations.django.task import AgentTask as DjangosAgentTask
 from agent_tasks.migrate import upgrade
 from agent_tasks.states import FINISHED, OperationStatus, RunStatus
 from agent_tasks.testing import check_invariants
@@ -508,9 +510,12 @@ def test_a_run_is_not_replaced(place: Place) -> None:
         place.pay.replace(place.add.s(1, 2))
 
 
-@row("Django's `delay_on_commit`")
-def test_there_is_no_delay_on_commit_yet() -> None:
+@row("Django's `delay_on_commit`, `apply_async_on_commit`")
+def test_djangos_shortcuts_are_those_of_its_own_base_class() -> None:
+    """What they do is in tests/integration/test_django_tasks.py."""
     assert not hasattr(AgentTask, "delay_on_commit")
+    assert issubclass(DjangosAgentTask, AgentTask)
+    assert DjangosAgentTask.delay_on_commit is not DjangoTask.delay_on_commit
 
 
 # -- ending it ------------------------------------------------------------------------------------------------------------

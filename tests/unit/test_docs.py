@@ -9,16 +9,18 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
 
 from agent_tasks import OutsideRun, RunFailed, RunHandle, UnguardedTool, tool
 from agent_tasks.config import Settings
 from agent_tasks.doorbell import InlineBell
+from agent_tasks.errors import RunNotFound
 from agent_tasks.inline import answer_all
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
 from agent_tasks.runtime import Runtime
-from agent_tasks.states import Effect
+from agent_tasks.states import Effect, RunStatus
 from agent_tasks.sweeper import Sweeper
 from checkpoint import dumps, loads
 from checkpoint.registry import registry
@@ -142,6 +144,20 @@ def test_the_tools_with_identity_and_key_run(shop: Shop, vendor: Vendor) -> None
     state = {"readers": ["kim", "robin"], "order_id": "o-1", "asked_at": "noon"}
     assert shop.names["newsletter"].run_inline(state)["id"] == "i-1"
     assert {mail["to"] for mail in vendor.mails[1:]} == {"kim", "robin"}
+
+
+def test_a_cart_and_its_run_are_committed_together(shop: Shop) -> None:
+    engine = create_engine(shop.runtime.engine.url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE carts (id INTEGER PRIMARY KEY)"))
+    with Session(engine) as session:
+        run = shop.names["check_out"](session, 43, {"tea": 1}, "lee@example.com")
+        with pytest.raises(RunNotFound, match="has not committed it yet"):
+            run.get(timeout=0)
+        session.commit()
+        assert session.execute(text("SELECT id FROM carts")).scalars().all() == [43]
+    assert run.status is RunStatus.QUEUED
+    engine.dispose()
 
 
 def test_the_test_of_the_page_passes(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,9 @@ def test_a_run_that_loses_workers_which_nobody_saw_die_is_a_warning_too(
         here.runtime.clock.advance(here.runtime.settings.lease_seconds + 1)
         sweeper.sweep()
     said = warnings(log)[-1]
-    assert said.startswith("run run-1 needs attention: step pay lost its worker 3 times\n  crashes: agent-tasks -A yourapp")
+    assert said.startswith(
+        "run run-1 needs attention: step pay lost its worker 3 times\n  crashes: agent-tasks -A yourapp"
+    )
     assert said.endswith(" abort --why WHY")
 
 

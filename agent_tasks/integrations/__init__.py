@@ -1,0 +1,1 @@
+"""What fits this package to other frameworks; each is an optional extra."""

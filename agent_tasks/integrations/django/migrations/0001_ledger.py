@@ -1,0 +1,11 @@
+"""The ledger's tables as of revision 0002."""
+
+from django.db import migrations
+
+from agent_tasks.integrations.django.ledger import UpgradeLedger
+
+
+class Migration(migrations.Migration):
+    """Creates them."""
+
+    operations = (UpgradeLedger("0002"),)
