@@ -33,9 +33,7 @@ from checkpoint import codec
 from checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sqlalchemy import RowMapping
+    from collections.abc import Iterator, Mapping
 
     from agent_tasks.agent import Agent
     from agent_tasks.operations import Operation
@@ -68,7 +66,7 @@ class Attempt:
         self,
         runtime: Runtime,
         agent: Agent,
-        run: RowMapping,
+        run: Mapping[Any, Any],
         state: CheckpointState,
         known: list[Operation],
         slot: Slot | None,
@@ -372,6 +370,11 @@ class Attempt:
             and operation.row["orphan_reply"] is None
             and not self._was_asked(operation)
         ]
+
+    def planned_unasked(self) -> list[str]:
+        """Return the ids of the calls that were planned for this step, and that this line did not ask for."""
+        left = (o for o in self.unasked() if o.status is OperationStatus.PENDING and o.seq == self.seq)
+        return [operation.operation_id for operation in left]
 
     def asked_for(self) -> set[str]:
         """Return the ids of all operations that this line asked for in this step, with those inside recorded bodies."""

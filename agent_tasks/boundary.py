@@ -21,10 +21,12 @@ from agent_tasks.cures import cure_of
 from agent_tasks.errors import LedgerUnavailable, SchemaMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection
+
+    from agent_tasks.single import Single
 
 T = TypeVar("T")
 
@@ -33,6 +35,13 @@ MAX_LOCK_RETRIES = 10
 
 #: PostgreSQL: serialization failure, deadlock, lock not available.
 _LOCK_SQLSTATES = frozenset({"40001", "40P01", "55P03"})
+
+
+#: How a connection is told that it only reads; SQLite must not queue for its write lock then.
+_READING: dict[str, dict[str, Any]] = {
+    "sqlite": {"agent_reads_only": True},
+    "postgresql": {"isolation_level": "AUTOCOMMIT"},
+}
 
 
 class Point(NamedTuple):
@@ -122,9 +131,43 @@ class Boundary:
         return value
 
     def read(self, engine: Engine, work: Callable[[Connection], T]) -> T:
-        """Run a transaction that only reads."""
-        with LedgerErrors("read"), _connected(engine, agent_reads_only=True) as connection:
+        """Run statements that only read: in one transaction on SQLite, where that makes them one snapshot.
+
+        On PostgreSQL each has a snapshot of its own in any case, under READ COMMITTED, and so needs no transaction.
+        """
+        with LedgerErrors("read"), _connected(engine, **_READING[engine.dialect.name]) as connection:
             return work(connection)
+
+    def at_once(self, name: str, engine: Engine, statement: Single, values: Mapping[str, Any]) -> Any:
+        """Carry out one statement that is a transaction of its own.
+
+        Args:
+            name: of the boundary, as for :meth:`commit`, which the caller goes on to where this found nothing to do.
+            engine: of the ledger.
+            statement: that does all of something or nothing.
+            values: of its parameters.
+
+        Returns:
+            The row that it returned; None if it changed nothing, and was not seen to: a race for locks that was lost is
+            the longer way's to win.
+
+        Raises:
+            LedgerUnavailable: the connection broke; ``ambiguous`` says if the statement may have been carried out.
+            SchemaMissing: the tables are not there.
+        """
+        errors = LedgerErrors(name)
+        try:
+            with errors:
+                self._cross("commit", name, "before")
+                errors.ambiguous = True  # from here on nobody can tell without looking
+                row = statement.run(engine, values)
+                if row is not None:
+                    self._cross("commit", name, "after")
+        except DBAPIError as error:
+            if not lost_a_race(error):
+                raise
+            return None
+        return row
 
     def commit(self, name: str, engine: Engine | Transactions, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in one writing transaction and commit it.

@@ -13,7 +13,7 @@ from sqlalchemy.sql.functions import FunctionElement
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from sqlalchemy import ColumnElement
+    from sqlalchemy import BindParameter, ColumnElement
 
 MICROSECONDS = 1_000_000
 
@@ -60,12 +60,20 @@ class Clock:
 
     def now(self) -> ColumnElement[int]:
         """Return the SQL expression of the present, in microseconds since 1970."""
-        return _WallClock() + bindparam(None, int(self._offset_seconds * MICROSECONDS), BigInteger)
+        return self.in_(0)
 
     def in_(self, seconds: float) -> ColumnElement[int]:
         """Return the SQL expression of the moment ``seconds`` from now."""
-        offset = self._offset_seconds + seconds
-        return _WallClock() + bindparam(None, int(offset * MICROSECONDS), BigInteger)
+        return self.moment(bindparam(None, self.offset(seconds), BigInteger))
+
+    @staticmethod
+    def moment(offset: BindParameter[int]) -> ColumnElement[int]:
+        """Return the SQL expression of a moment for a statement that is built once; :meth:`offset` gives the parameter."""
+        return _WallClock() + offset
+
+    def offset(self, seconds: float) -> int:
+        """Return what the parameter of :meth:`moment` is for the moment ``seconds`` from now."""
+        return int((self._offset_seconds + seconds) * MICROSECONDS)
 
     def local(self) -> float:
         """Return seconds on a clock that runs on while the host sleeps; for deadlines within one host only."""

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agent_tasks import shortcuts
 from agent_tasks.attempt import Attempt
 from agent_tasks.calls import settle_doubts, settle_unasked
 from agent_tasks.cancelling import expire
@@ -28,9 +29,9 @@ from checkpoint import CheckpointState
 from checkpoint.errors import CheckpointError, CheckpointNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from sqlalchemy import Connection, RowMapping
+    from sqlalchemy import Connection
 
     from agent_tasks.agent import Agent
     from agent_tasks.operations import Operation
@@ -87,13 +88,22 @@ class Coordinator:
     def _claim(self, agent: Agent, step: str, run_id: str, seq: int, token: str, slot: Slot) -> Attempt | None:
         runtime = self.runtime
 
-        def work(connection: Connection) -> tuple[RowMapping, CheckpointState | CheckpointError] | None:
+        def work(connection: Connection) -> tuple[Mapping[Any, Any], CheckpointState | CheckpointError] | None:
             row = runtime.runs.claim(
                 connection, run_id, seq, agent=agent.name, step=step, owner=runtime.owner, token=token
             )
             return None if row is None else (row, self._standing(connection, row))
 
-        claimed = self._send(lambda: runtime.boundary.commit("claim", runtime.engine, work))
+        def claim() -> tuple[Mapping[Any, Any], CheckpointState | CheckpointError] | None:
+            taken = shortcuts.claim(runtime, run_id, seq, agent=agent.name, step=step, token=token)
+            if taken is None:
+                return runtime.boundary.commit("claim", runtime.engine, work)
+            row, state = taken
+            if state is None:
+                return row, runtime.boundary.read(runtime.engine, partial(self._standing, row=row))
+            return row, state
+
+        claimed = self._send(claim)
         if claimed is None:
             return None
         row, state = claimed
@@ -116,7 +126,7 @@ class Coordinator:
         attempt.damage = damage
         return attempt
 
-    def _standing(self, connection: Connection, row: RowMapping) -> CheckpointState | CheckpointError:
+    def _standing(self, connection: Connection, row: Mapping[Any, Any]) -> CheckpointState | CheckpointError:
         """Return the checkpoint that the run stands at and no other one, or what is wrong with it."""
         try:
             state = self.runtime.store.load_parent_of(next_place(row), connection=connection)
@@ -135,7 +145,7 @@ class Coordinator:
                 time.sleep(_CLAIM_PAUSE_SECONDS)
         return ask()
 
-    def _park(self, agent: Agent, row: RowMapping, slot: Slot, ask: Ask) -> None:
+    def _park(self, agent: Agent, row: Mapping[Any, Any], slot: Slot, ask: Ask) -> None:
         """Let a claimed run wait for a person, before its body."""
         attempt = self._without_body(agent, row, slot, [])
         attempt.doomed = ask
@@ -151,7 +161,7 @@ class Coordinator:
             return Crashed(error)
         return None if attempt.doomed is None else Fail(attempt.doomed.reason)
 
-    def _end_cancelled(self, agent: Agent, row: RowMapping, slot: Slot) -> None:
+    def _end_cancelled(self, agent: Agent, row: Mapping[Any, Any], slot: Slot) -> None:
         """No body of a cancelled run begins any more: its doubts are settled, and it ends."""
         look = partial(self.runtime.ledger.doubts, run_id=row["run_id"])
         doubts = self._send(lambda: self.runtime.boundary.read(self.runtime.engine, look))
@@ -161,7 +171,7 @@ class Coordinator:
         attempt.doomed = attempt.doomed or Cancelled()
         self.ending.suspend(attempt)
 
-    def _without_body(self, agent: Agent, row: RowMapping, slot: Slot, known: list[Operation]) -> Attempt:
+    def _without_body(self, agent: Agent, row: Mapping[Any, Any], slot: Slot, known: list[Operation]) -> Attempt:
         nothing = CheckpointState(run_id=row["run_id"], seq=row["seq"], line=row["line"])
         return Attempt(self.runtime, agent, row, nothing, known, slot)
 

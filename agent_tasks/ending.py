@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from agent_tasks import shortcuts
 from agent_tasks.calls import settle_unasked
 from agent_tasks.cancelling import end_cancelled, end_or_settle
+from agent_tasks.doorbell import Ring
 from agent_tasks.errors import LedgerUnavailable, StepSuspended
 from agent_tasks.fallback import fall_back
 from agent_tasks.lines import NEXT_STEP
@@ -100,8 +102,17 @@ class Ending:
                 return RunStatus.CANCELLED
             return self._move(connection, attempt, outcome)
 
+        moved: Any = None
+
+        def at_once() -> RunStatus | None:
+            nonlocal moved
+            moved = shortcuts.commit(runtime, attempt, outcome, state) if isinstance(outcome, (Next, Done)) else None
+            return None if moved is None else RunStatus.QUEUED if isinstance(outcome, Next) else RunStatus.SUCCEEDED
+
         try:
-            committed = runtime.recorder.write(attempt, "retry" if isinstance(outcome, Retry) else "step", work)
+            committed = runtime.recorder.write(
+                attempt, "retry" if isinstance(outcome, Retry) else "step", work, at_once
+            )
         except _News:
             with suppress(StepSuspended):
                 settle_unasked(attempt, at_end=True, goes_on=isinstance(outcome, (Next, Retry)))
@@ -132,7 +143,10 @@ class Ending:
         elif committed in FINISHED:
             self._ended(attempt, outcome, committed)
         elif committed is RunStatus.QUEUED:
-            runtime.ring(attempt.run_id)
+            if moved is None:
+                runtime.ring(attempt.run_id)
+            else:
+                runtime.bell.ring(Ring.of(moved._asdict()))
         elif isinstance(outcome, Retry):
             logger.info(
                 "run %s waits: %s",

@@ -293,10 +293,7 @@ class Ledger:
                 .where(c.operation_id.in_(attempt.asked_for()), c.line != attempt.line)
                 .values(line=attempt.line)
             )
-        left = [
-            o.operation_id for o in attempt.unasked() if o.status is OperationStatus.PENDING and o.seq == attempt.seq
-        ]
-        if left:
+        if left := attempt.planned_unasked():
             connection.execute(
                 update(self.table)
                 .where(c.operation_id.in_(left), c.status == OperationStatus.PENDING)

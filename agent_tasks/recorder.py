@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from billiard.exceptions import SoftTimeLimitExceeded
 from sqlalchemy.exc import SQLAlchemyError
 
+from agent_tasks import shortcuts
 from agent_tasks.clock import microseconds
 from agent_tasks.errors import AgentTasksError, LedgerUnavailable
 from agent_tasks.operations import PROBE, text_of
 from agent_tasks.runs import is_cancelled
-from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply, RunStatus
+from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply, RunRequest, RunStatus
 from agent_tasks.suspensions import Lost, Wait, about
 
 if TYPE_CHECKING:
@@ -39,7 +40,12 @@ class Recorder:
         self.runtime = runtime
 
     def write(
-        self, attempt: Attempt, name: str, work: Callable[[Connection], T], place: Transactions | None = None
+        self,
+        attempt: Attempt,
+        name: str,
+        work: Callable[[Connection], T],
+        at_once: Callable[[], T | None] | None = None,
+        place: Transactions | None = None,
     ) -> T:
         """Commit ``work``, again and again while the database gives no answer.
 
@@ -49,7 +55,9 @@ class Recorder:
         Args:
             attempt: whose write it is.
             name: of the boundary.
-            work: see :meth:`agent_tasks.boundary.Boundary.commit`.
+            work: gets the connection.
+            at_once: does the same in one statement (see :mod:`agent_tasks.folded`); what it returns, or None if it changed
+                nothing, and then ``work`` decides.
             place: another library's way to the ledger's database; the ledger's own engine if not given.
 
         Raises:
@@ -60,8 +68,10 @@ class Recorder:
         (first, longest), pause = _PAUSES, 0.0
         while True:
             try:
-                time.sleep(pause)
-                return self.runtime.boundary.commit(name, place or self.runtime.engine, work)
+                if pause:
+                    time.sleep(pause)
+                done = None if at_once is None else at_once()
+                return self.runtime.boundary.commit(name, place or self.runtime.engine, work) if done is None else done
             except SoftTimeLimitExceeded:
                 again = self.runtime.settings.backoff_seconds(attempt.number)
                 attempt.doomed = attempt.doomed or Wait(f"since its soft time limit struck at {name!r}", seconds=again)
@@ -100,8 +110,12 @@ class Recorder:
                 return True, None
             return True, runtime.ledger.begin(connection, attempt, request, seen)
 
+        def at_once() -> tuple[bool, Operation | None] | None:
+            begun = shortcuts.begin(runtime, attempt, request)
+            return None if begun is None else (True, begun)
+
         try:
-            owns, operation = self.write(attempt, "intent", work)
+            owns, operation = self.write(attempt, "intent", work, at_once if seen is None else None)
         except BaseException as error:  # noqa: BLE001 - a time limit, say: the intent may be committed all the same
             said = f"{type(error).__name__}: {text_of(error)}"
             attempt.note_raised(error)
@@ -143,7 +157,10 @@ class Recorder:
             recorded = runtime.ledger.record(connection, attempt, request, seen, **outcome)
             return True, recorded or runtime.ledger.recorded_before(connection, attempt, request, outcome["status"])
 
-        owns, recorded = self.write(attempt, "record", work)
+        def at_once() -> tuple[bool, bool] | None:
+            return (True, True) if shortcuts.record(runtime, attempt, request, **outcome) else None
+
+        owns, recorded = self.write(attempt, "record", work, at_once if seen is None else None)
         if not owns:
             attempt.suspend(Lost(f"the lease was lost while {request.tool.name} ran"))
         return recorded
@@ -178,8 +195,16 @@ class Recorder:
             woke = run is not None and self._late_outcome(connection, attempt, operation, status, fact, values)
             return False, False
 
+        def at_once() -> tuple[bool, bool] | None:
+            run = shortcuts.succeed(runtime, attempt, operation, values["result"])
+            if run is None:
+                return None
+            attempt.cancelled = run.request == RunRequest.CANCEL
+            return True, True
+
+        usual = status is OperationStatus.SUCCEEDED and fact is None and values.keys() == {"result", "unsettled"}
         try:
-            owns, settled = self.write(attempt, "outcome", work)
+            owns, settled = self.write(attempt, "outcome", work, at_once if usual else None)
         except BaseException as error:  # noqa: BLE001 - the step must not take it for what the tool raised (I15)
             attempt.note_raised(error)
             attempt.suspend(Lost(f"the outcome of {operation.tool} could not be written: {text_of(error)}"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, case, null, or_, select, tuple_, update
+from sqlalchemy import BigInteger, Integer, String, and_, bindparam, case, null, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agent_tasks.schema import PROTOCOL, is_id
@@ -13,9 +15,10 @@ from agent_tasks.suspensions import Ask, Wait
 from checkpoint import codec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection, RowMapping
+    from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table
+    from sqlalchemy.sql.dml import ReturningUpdate
 
     from agent_tasks.attempt import Attempt
     from agent_tasks.clock import Clock
@@ -28,11 +31,129 @@ if TYPE_CHECKING:
 NO_LEASE: dict[str, Any] = {"lease_owner": None, "lease_token": None}
 
 
+@cache
+def _finding(table: Table, clock: Any, lock: bool, wait: bool) -> Select[Any]:
+    statement = select(table, moment(clock, "now").label("now")).where(table.c.run_id == bindparam("id"))
+    return statement.with_for_update(skip_locked=not wait) if lock else statement
+
+
+@cache
+def _owning(table: Table, share: bool) -> Select[Any]:
+    return select(table).where(*fence_of(table, OWNER)).with_for_update(read=share)
+
+
+@cache
+def claiming(table: Table, clock: Any) -> ReturningUpdate[Any]:
+    """Return the statement that takes the lease of a queued run, for clocks of a class; see :func:`claim_of`."""
+    c = table.c
+    return (
+        update(table)
+        .where(
+            c.run_id == bindparam("new_run_id"),
+            c.agent
+            == bindparam("new_agent"),  # a doorbell is anybody's word, and two agents may have a step of one name
+            c.seq == bindparam("new_seq", type_=c.seq.type) - 1,
+            c.next_step == bindparam("new_step"),
+            c.status == RunStatus.QUEUED,
+            c.protocol <= PROTOCOL,
+            or_(c.expires_at.is_(None), c.expires_at > moment(clock, "now"), c.fence > 0),
+        )
+        .values(
+            status=RunStatus.RUNNING,
+            lease_owner=bindparam("new_owner"),
+            lease_token=bindparam("new_token"),
+            fence=c.fence + 1,
+            attempts=c.attempts + 1,
+            due_at=moment(clock, "lease_end"),
+            waiting_for=None,
+            updated_at=moment(clock, "now"),
+        )
+        .returning(table)
+    )
+
+
+def claim_of(
+    clock: Clock, settings: Settings, run_id: str, seq: int, *, agent: str, step: str, owner: str, token: str
+) -> dict[str, Any]:
+    """Return the parameters of :func:`claiming`."""
+    return {
+        "new_run_id": run_id,
+        "new_seq": seq,
+        "new_agent": agent,
+        "new_step": step,
+        "new_owner": owner,
+        "new_token": token,
+        "at_now": clock.offset(0),
+        "at_lease_end": clock.offset(settings.lease_seconds),
+    }
+
+
+def moment(clock: type[Clock], name: str) -> ColumnElement[int]:
+    """Return the moment that is a parameter, ``at_…``, of a statement that is built once for clocks of a class."""
+    return clock.moment(bindparam(f"at_{name}", type_=BigInteger()))
+
+
+#: The parameters that say whose lease it is, in the place of an attempt.
+OWNER = SimpleNamespace(
+    run_id=bindparam("own_run_id", type_=String()),
+    fence=bindparam("own_fence", type_=BigInteger()),
+    token=bindparam("own_token", type_=String()),
+    seq=bindparam("own_seq", type_=Integer()),
+)
+
+
+def owner_of(attempt: Attempt) -> dict[str, Any]:
+    """Return the parameters that :data:`OWNER` stands for."""
+    return {
+        "own_run_id": attempt.run_id,
+        "own_fence": attempt.fence,
+        "own_token": attempt.token,
+        "own_seq": attempt.seq,
+    }
+
+
+def fence_of(table: Table, attempt: Any) -> tuple[ColumnElement[bool], ...]:
+    """Return the condition under which a run is an attempt's, or that of the parameters of a statement built once (I2)."""
+    c = table.c
+    return (
+        c.run_id == attempt.run_id,
+        c.fence == attempt.fence,
+        c.lease_token == attempt.token,
+        c.seq == attempt.seq - 1,
+        c.status == RunStatus.RUNNING,
+    )
+
+
+def advanced(seq: Any, step: Any, queue: Any, ring_again: Any) -> dict[str, Any]:
+    """Return what the row of a run says whose step has made a checkpoint, and that has a next step."""
+    return {
+        "status": RunStatus.QUEUED,
+        "seq": seq,
+        "next_step": step,
+        "queue": queue,
+        "attempts": 0,
+        "crashes": 0,
+        "retries": 0,
+        "due_at": ring_again,
+    }
+
+
+def ended(due_at: Any, now: Any) -> dict[str, Any]:
+    """Return what the row of a run says that has ended, however it did."""
+    return {"next_step": None, "due_at": due_at, "finished_at": now}
+
+
+def due_for_result(table: Table, ring_again: Any) -> ColumnElement[int]:
+    """Return when to ring for a run that ends now; Celery has to hear of the end of those that keep a result."""
+    return case((table.c.keeps_result == 1, ring_again), else_=null())
+
+
 class Runs:
     """Statements on the runs of one table prefix."""
 
     def __init__(self, tables: Tables, clock: Clock, settings: Settings) -> None:
         self.table, self.clock, self.settings = tables.runs, clock, settings
+        self._kind: Any = type(clock)  # statements are built once for each
 
     # -- making and reading ------------------------------------------------------------------------------------------
 
@@ -84,10 +205,8 @@ class Runs:
         """
         if not is_id(run_id):
             return None
-        statement = select(self.table, self.clock.now().label("now")).where(self.table.c.run_id == run_id)
-        if lock:
-            statement = statement.with_for_update(skip_locked=not wait)
-        return connection.execute(statement).mappings().one_or_none()
+        statement = _finding(self.table, self._kind, lock, wait)
+        return connection.execute(statement, {"id": run_id, "at_now": self.clock.offset(0)}).mappings().one_or_none()
 
     def keep(self, connection: Connection, run_id: str) -> bool:
         """Keep a run from being deleted until the transaction ends; False if there is none.
@@ -113,31 +232,9 @@ class Runs:
         Returns:
             The claimed row, also when an earlier sending of this very claim took it; None if it is not claimable.
         """
-        c = self.table.c
-        statement = (
-            update(self.table)
-            .where(
-                c.run_id == run_id,
-                c.agent == agent,  # a doorbell is anybody's word, and two agents may have a step of one name
-                c.seq == seq - 1,
-                c.next_step == step,
-                c.status == RunStatus.QUEUED,
-                c.protocol <= PROTOCOL,
-                or_(c.expires_at.is_(None), c.expires_at > self.clock.now(), c.fence > 0),
-            )
-            .values(
-                status=RunStatus.RUNNING,
-                lease_owner=owner,
-                lease_token=token,
-                fence=c.fence + 1,
-                attempts=c.attempts + 1,
-                due_at=self._lease_end(),
-                waiting_for=None,
-                updated_at=self.clock.now(),
-            )
-            .returning(self.table)
-        )
-        row: RowMapping | None = connection.execute(statement).mappings().one_or_none()
+        values = claim_of(self.clock, self.settings, run_id, seq, agent=agent, step=step, owner=owner, token=token)
+        statement = claiming(self.table, self._kind)
+        row: RowMapping | None = connection.execute(statement, values).mappings().one_or_none()
         if row is None:
             found = self.find(connection, run_id)
             if found is not None and found["lease_token"] == token and found["status"] == RunStatus.RUNNING:
@@ -150,8 +247,7 @@ class Runs:
         The lock is what makes the answer hold until the transaction ends: without it a claim slips between this look
         and the write that relies on it. ``share`` lets other intents pass.
         """
-        statement = select(self.table).where(*self._fence(attempt)).with_for_update(read=share)
-        return connection.execute(statement).mappings().one_or_none()
+        return connection.execute(_owning(self.table, share), owner_of(attempt)).mappings().one_or_none()
 
     @staticmethod
     def is_owner(row: RowMapping, attempt: Attempt) -> bool:
@@ -164,14 +260,7 @@ class Runs:
         )
 
     def _fence(self, attempt: Attempt) -> tuple[ColumnElement[bool], ...]:
-        c = self.table.c
-        return (
-            c.run_id == attempt.run_id,
-            c.fence == attempt.fence,
-            c.lease_token == attempt.token,
-            c.seq == attempt.seq - 1,
-            c.status == RunStatus.RUNNING,
-        )
+        return fence_of(self.table, attempt)
 
     def renew(self, connection: Connection, leases: Sequence[tuple[str, int]]) -> None:
         """Renew the leases of the (run_id, fence) pairs that are still running; locked rows wait for the next time."""
@@ -183,18 +272,7 @@ class Runs:
 
     def advance(self, connection: Connection, attempt: Attempt, *, step: str, queue: str) -> bool:
         """Move the run to the next step; False if the attempt does not own it."""
-        return self._leave(
-            connection,
-            attempt,
-            status=RunStatus.QUEUED,
-            seq=attempt.seq,
-            next_step=step,
-            queue=queue,
-            attempts=0,
-            crashes=0,
-            retries=0,
-            due_at=self.ring_again(),
-        )
+        return self._leave(connection, attempt, **advanced(attempt.seq, step, queue, self.ring_again()))
 
     def retry(self, connection: Connection, attempt: Attempt, retry: Retry) -> bool:
         """Let the run wait for the next try of its step; False if the attempt does not own it."""
@@ -223,11 +301,9 @@ class Runs:
             attempt,
             status=status,
             seq=attempt.seq if advance else attempt.seq - 1,
-            next_step=None,
             output=codec.dumps(output, "output") if status is RunStatus.SUCCEEDED else None,
             error=None if error is None else codec.dumps(error),
-            due_at=self.result_due(),
-            finished_at=self.clock.now(),
+            **ended(self.result_due(), self.clock.now()),
         )
 
     def begin_line(self, connection: Connection, attempt: Attempt, line: NewLine) -> bool:
@@ -313,7 +389,7 @@ class Runs:
 
     def result_due(self) -> ColumnElement[int]:
         """When to ring for a run that ends now; Celery has to hear of the end of those that keep a result."""
-        return case((self.table.c.keeps_result == 1, self.ring_again()), else_=null())
+        return due_for_result(self.table, self.ring_again())
 
     def requeue(self, connection: Connection, *where: ColumnElement[bool]) -> bool:
         """Make the run that fits claimable now; False if none does."""
@@ -343,6 +419,6 @@ class Runs:
         return self.clock.in_(self.settings.ring_again_seconds)
 
 
-def is_cancelled(run: RowMapping) -> bool:
+def is_cancelled(run: Mapping[Any, Any]) -> bool:
     """Tell whether somebody has asked for the end of a run, of whose row this is a copy."""
     return bool(run["request"] == RunRequest.CANCEL)

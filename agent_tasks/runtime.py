@@ -15,6 +15,7 @@ from agent_tasks.database import open_engine, parse_url
 from agent_tasks.decisions import Decisions
 from agent_tasks.doorbell import Bell, CeleryBell, Ring
 from agent_tasks.due import Due
+from agent_tasks.folded import Folded
 from agent_tasks.inbox import Inbox
 from agent_tasks.ledger import Ledger
 from agent_tasks.migrate import upgrade
@@ -77,6 +78,8 @@ class Runtime:
         self.ledger = Ledger(self.tables, self.clock)
         self.inbox = Inbox(self.tables, self.clock, self.decisions, self.ledger)
         self.store = SqlStore(self.engine, prefix=f"{settings.table_prefix}checkpoint_")
+        #: What is done in one statement where it goes as usual; None where the database has no such statements.
+        self.folded = Folded.of(self.tables, self.store, self.clock, self.engine)
         self.retention = Retention(self.tables, self.clock, self.store)
         self.recorder = Recorder(self)
         self._slots, self._slots_lock = slots, threading.Lock()

@@ -99,7 +99,7 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
         return executed
 
     try:
-        return runtime.recorder.write(attempt, "effect and outcome", work, place)
+        return runtime.recorder.write(attempt, "effect and outcome", work, place=place)
     except _Raced:
         return None
     except _Stopped:

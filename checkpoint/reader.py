@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, bindparam, false, or_, select
@@ -40,32 +41,17 @@ class Reader:
     """
 
     def __init__(self, tables: Tables, cache: RunCache) -> None:
-        self._heads = tables.heads
-        self._checkpoints = tables.checkpoints
+        self._tables = tables
         self._messages = tables.messages
         self._cache = cache
-        # Built once, since building them costs as much as running them.
-        run_id: BindParameter[str] = bindparam("run_id")
-        self._head_row = self.heads().where(tables.heads.c.run_id == run_id)
-        self._tip = select(*_labelled(tables.heads, "head")).where(tables.heads.c.run_id == run_id)
-        table = tables.checkpoints
-        self._row = select(*_labelled(table, "checkpoint")).where(
-            table.c.run_id == run_id, table.c.line == bindparam("line"), table.c.seq == bindparam("seq")
-        )
+        self._head_row, self._tip, self._row = _statements(tables)
 
     def heads(self) -> Select[Any]:
         """Return the query for the checkpoints that are the heads of their runs.
 
         Its columns are named ``head_…`` and ``checkpoint_…``, so that it can be joined to tables of others.
         """
-        heads, checkpoints = self._heads, self._checkpoints
-        same = and_(
-            checkpoints.c.run_id == heads.c.run_id,
-            checkpoints.c.line == heads.c.line,
-            checkpoints.c.seq == heads.c.seq,
-        )
-        columns = (*_labelled(heads, "head"), *_labelled(checkpoints, "checkpoint"))
-        return select(*columns).select_from(heads.outerjoin(checkpoints, same))
+        return _heads(self._tables)
 
     def head_row(self, connection: Connection, run_id: str) -> Row[Any] | None:
         """Return a run's head and its checkpoint."""
@@ -82,7 +68,7 @@ class Reader:
 
     def state(
         self,
-        connection: Connection,
+        connection: Connection | None,
         row: Row[Any],
         bad_places: frozenset[tuple[int, int]] = frozenset(),
         tip: Tip | None = None,
@@ -92,7 +78,7 @@ class Reader:
         """Return the state of a row with the columns ``checkpoint_…``.
 
         Args:
-            connection: Where its messages are read.
+            connection: Where its messages are read; without one, those that were not seen count as damaged.
             row: The row.
             bad_places: Logs and positions of messages that are known to be damaged.
             tip: The head, if the row is its checkpoint: then it is remembered.
@@ -123,7 +109,7 @@ class Reader:
 
     def verify(
         self,
-        connection: Connection,
+        connection: Connection | None,
         row: Row[Any],
         bad_places: frozenset[tuple[int, int]] = frozenset(),
         *,
@@ -184,7 +170,7 @@ class Reader:
         return count
 
     def _messages_of(
-        self, connection: Connection, run_id: str, segments: Segments, last: bytes, known: KnownRun | None
+        self, connection: Connection | None, run_id: str, segments: Segments, last: bytes, known: KnownRun | None
     ) -> tuple[list[bytes], list[bytes]]:
         """Return the encoded messages that the segments hold and the chain over them, which ends with `last`."""
         if known is not None and len(known.items) <= length_of(segments):
@@ -196,7 +182,7 @@ class Reader:
 
     def _continue(
         self,
-        connection: Connection,
+        connection: Connection | None,
         run_id: str,
         segments: Segments,
         known: tuple[list[bytes], list[bytes]],
@@ -219,9 +205,11 @@ class Reader:
             raise Damage("its messages do not match its chain")
         return items, chain
 
-    def _tail(self, connection: Connection, run_id: str, segments: Segments, start: int) -> list[Row[Any]]:
+    def _tail(self, connection: Connection | None, run_id: str, segments: Segments, start: int) -> list[Row[Any]]:
         if start == length_of(segments):
             return []
+        if connection is None:
+            raise Damage("its messages were not read")
         table = self._messages
         rows = (
             select(table.c.log, table.c.position, table.c.chain, table.c.payload)
@@ -240,6 +228,34 @@ class Reader:
                 ranges.append(and_(*held))
                 start = segment.until
         return or_(*ranges) if ranges else false()
+
+
+@cache
+def _heads(tables: Tables) -> Select[Any]:
+    heads, checkpoints = tables.heads, tables.checkpoints
+    same = and_(
+        checkpoints.c.run_id == heads.c.run_id,
+        checkpoints.c.line == heads.c.line,
+        checkpoints.c.seq == heads.c.seq,
+    )
+    columns = (*_labelled(heads, "head"), *_labelled(checkpoints, "checkpoint"))
+    return select(*columns).select_from(heads.outerjoin(checkpoints, same))
+
+
+@cache
+def _statements(tables: Tables) -> tuple[Select[Any], Select[Any], Select[Any]]:
+    """Return the queries for a head with its checkpoint, for a head, and for a checkpoint.
+
+    Built once, since building them costs as much as running them.
+    """
+    run_id: BindParameter[str] = bindparam("run_id")
+    heads, table = tables.heads, tables.checkpoints
+    head_row = _heads(tables).where(heads.c.run_id == run_id)
+    tip = select(*_labelled(heads, "head")).where(heads.c.run_id == run_id)
+    row = select(*_labelled(table, "checkpoint")).where(
+        table.c.run_id == run_id, table.c.line == bindparam("line"), table.c.seq == bindparam("seq")
+    )
+    return head_row, tip, row
 
 
 def _labelled(table: Table, prefix: str) -> list[Label[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import MetaData, delete, func, select, text, tuple_
@@ -15,19 +16,26 @@ from checkpoint.reader import Damage, Reader, tip_of
 from checkpoint.record import encode_state, moment
 from checkpoint.state import CheckpointState, CheckpointSummary, Position
 from checkpoint.tables import build_tables
-from checkpoint.writer import Writer
+from checkpoint.writer import Append, Writer, append_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sqlalchemy import Connection, Engine, Row, Select
+    from sqlalchemy import CTE, Connection, Engine, FromClause, Row, Select
     from typing_extensions import Self
 
+    from checkpoint.tables import Tables
     from checkpoint.tip import Tip
 
 _logger = logging.getLogger(__name__)
 
 _PAGE_ROWS = 200  # of a list of checkpoints; no connection is held while the caller looks at a page
+
+
+@cache
+def tables_of(prefix: str) -> Tables:
+    """Return the tables of a prefix: the same ones for each store, so that statements on them are built once."""
+    return build_tables(MetaData(), prefix)
 
 
 class SqlStore:
@@ -59,8 +67,8 @@ class SqlStore:
         dialect = engine.dialect.name
         if dialect not in ("postgresql", "sqlite"):
             raise ValueError(f"engine must be for postgresql or sqlite, got {dialect}")
-        self.metadata = MetaData()
-        self.tables = build_tables(self.metadata, prefix)
+        self.tables = tables_of(prefix)
+        self.metadata = self.tables.heads.metadata
         self._engine = engine
         self._sqlite = dialect == "sqlite"
         self._cache = RunCache()
@@ -287,6 +295,56 @@ class SqlStore:
         except Damage as damage:
             raise CheckpointCorrupted(row.head_run_id, row.head_line, row.head_seq, damage.reason) from damage
 
+    def seen_state(self, row: Any) -> CheckpointState | None:
+        """Return the state of a row that has the columns of `heads_query`, if all its messages were seen here.
+
+        Args:
+            row: The row.
+
+        Returns:
+            None if messages have to be read, or if anything is wrong; `state_of` reads them, and says what.
+
+        Raises:
+            UnreadableValue: It needs code or a package that is missing here.
+        """
+        try:
+            return self._head_state(None, row, tip_of(row))
+        except (Damage, CheckpointCorrupted):
+            return None
+
+    def append_parts(self, guard: FromClause) -> tuple[CTE, CTE, CTE]:
+        """Return the parts of a PostgreSQL statement that appends a checkpoint, to be joined to other statements.
+
+        The head moves by compare-and-set, and everything else is written only if it moved; so the statement appends all
+        of a checkpoint or nothing. Its parameters are those of `plan_append`.
+
+        Args:
+            guard: What has a row, with the `run_id`, if the checkpoint may be written at all.
+
+        Returns:
+            What has the `run_id` if the checkpoint is written; and what writes its rows, for `add_cte`.
+        """
+        return append_parts(self.tables, guard)
+
+    def plan_append(self, state: CheckpointState) -> Append | None:
+        """Return how a state follows the head that this store saw last, or None if that needs a look at the database.
+
+        Args:
+            state: The state.
+
+        Raises:
+            UnstorableValue: A part of the state would not come back equal and of its own type.
+        """
+        return self._writer.plan(encode_state(state, self._cache.get(state.run_id)))
+
+    def appended(self, append: Append) -> None:
+        """Take note that a planned checkpoint was written.
+
+        Args:
+            append: What was planned.
+        """
+        self._writer.carried_out(append)
+
     def close(self) -> None:
         """Release what the store itself opened: nothing, since the engine is the caller's."""
 
@@ -302,7 +360,7 @@ class SqlStore:
         columns = (*(table.c[name] for name in names), func.length(table.c.head).label("head_bytes"))
         return select(*columns).where(table.c.run_id == run_id)
 
-    def _head_state(self, connection: Connection, row: Row[Any], tip: Tip) -> CheckpointState:
+    def _head_state(self, connection: Connection | None, row: Row[Any], tip: Tip) -> CheckpointState:
         if row.checkpoint_run_id is None:
             raise Damage("its row is missing")
         return self._reader.state(connection, row, tip=tip)

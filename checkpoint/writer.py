@@ -6,7 +6,8 @@ of two processes that save after the same checkpoint one gets `CheckpointConflic
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ARRAY, bindparam, func, insert, select, true, update
@@ -21,13 +22,28 @@ from checkpoint.segments import appended, branched, dump_segments, length_of
 from checkpoint.tip import Tip
 
 if TYPE_CHECKING:
-    from sqlalchemy import Column, Connection, Table
+    from sqlalchemy import CTE, Column, Connection, FromClause, Table
 
     from checkpoint.record import Record
     from checkpoint.segments import Segments
     from checkpoint.tables import Tables
 
 _ATTEMPTS = 5  # a head that moves between a read and its write is read again; each time somebody else got on
+
+
+@dataclass(frozen=True)
+class Append:
+    """A checkpoint that can follow the head as it was last seen, without a look at the database.
+
+    Args:
+        parameters: Of the parts that `append_parts` returns.
+        record: The checkpoint.
+        tip: The head after it.
+    """
+
+    parameters: dict[str, Any]
+    record: Record
+    tip: Tip
 
 
 class Writer:
@@ -44,13 +60,7 @@ class Writer:
         self._reader = reader
         self._cache = cache
         self._at_once = dialect == "postgresql"
-        # Built once, since building them costs as much as running them.
-        start, move = _start(tables, dialect), _move(tables)
-        if self._at_once:
-            start, move = _with_rows(start, tables), _with_rows(move, tables)
-        self._start, self._move = start, move
-        self._add_checkpoint = insert(tables.checkpoints)
-        self._add_messages = insert(tables.messages)
+        self._start, self._move, self._add_checkpoint, self._add_messages = _statements(tables, dialect)
 
     def append(self, connection: Connection, record: Record) -> None:
         """Append a record to its run, or find it there already.
@@ -74,6 +84,22 @@ class Writer:
                 return
             tip = self._reader.tip(connection, record.run_id)
         raise _conflict(record, f"its head moved {_ATTEMPTS} times meanwhile; load it and go on from there")
+
+    def plan(self, record: Record) -> Append | None:
+        """Return how a record follows the head that this process saw last, or None if that needs a look at the database."""
+        known = self._cache.get(record.run_id)
+        if known is None or (record.line, record.seq) != (known.tip.line, known.tip.seq + 1):
+            return None
+        before, tip = length_of(known.tip.segments), known.tip
+        if before > len(record.items) or record.chain[before] != tip.chain:
+            return None  # an older message was changed
+        moved = replace(tip, seq=record.seq, segments=appended(tip.segments, len(record.items)), chain=record.chain[-1])
+        return Append(self._values(record, tip, moved, tip.line, before), record, moved)
+
+    def carried_out(self, append: Append) -> None:
+        """Remember what was planned as the head, since it was written."""
+        record = append.record
+        self._cache.put(record.run_id, KnownRun(append.tip, record.items, record.chain))
 
     def _parent(self, connection: Connection, record: Record, tip: Tip | None) -> Tip | None:
         """Return the checkpoint that the record follows; None for an input."""
@@ -135,29 +161,62 @@ class Writer:
         written_from: int,
     ) -> bool:
         """Write the record if the head is still at `tip`; return whether it was."""
-        head = {"run": record.run_id, **{f"new_{name}": value for name, value in moved.columns().items()}}
-        statement = self._start
-        if tip is not None:
-            statement = self._move
-            head.update((f"old_{name}", value) for name, value in tip.columns().items())
-        checkpoint = _checkpoint(record, parent_line, moved)
-        log, positions = moved.segments[-1].log, range(written_from, len(record.items))
-        payloads = [pack(record.items[position]) for position in positions]
-        chain = record.chain[written_from + 1 :]
+        statement = self._start if tip is None else self._move
         if self._at_once:
-            head.update((f"checkpoint_{name}", value) for name, value in checkpoint.items())
-            head.update(log=log, positions=list(positions), chains=chain, payloads=payloads)
-            return bool(connection.scalar(statement, head))
+            return bool(connection.scalar(statement, self._values(record, tip, moved, parent_line, written_from)))
+        head = _head(record, tip, moved)
         if connection.execute(statement, head).rowcount != 1:
             return False
-        connection.execute(self._add_checkpoint, checkpoint)
+        connection.execute(self._add_checkpoint, _checkpoint(record, parent_line, moved))
+        positions, chain, payloads = _added(record, written_from)
         if payloads:
             rows = zip(positions, chain, payloads, strict=True)
-            names = ("run_id", "log", "position", "chain", "payload")
+            names, log = ("run_id", "log", "position", "chain", "payload"), moved.segments[-1].log
             connection.execute(
                 self._add_messages, [dict(zip(names, (record.run_id, log, *row), strict=True)) for row in rows]
             )
         return True
+
+    @staticmethod
+    def _values(
+        record: Record, tip: Tip | None, moved: Tip, parent_line: int | None, written_from: int
+    ) -> dict[str, Any]:
+        """Return the parameters of a statement that writes all of it."""
+        values = _head(record, tip, moved)
+        values.update((f"checkpoint_{name}", value) for name, value in _checkpoint(record, parent_line, moved).items())
+        positions, chains, payloads = _added(record, written_from)
+        values.update(log=moved.segments[-1].log, positions=positions, chains=chains, payloads=payloads)
+        return values
+
+
+@cache
+def _statements(tables: Tables, dialect: str) -> tuple[Any, Any, Any, Any]:
+    """Return what gives a run its head, moves it, and inserts a checkpoint and messages.
+
+    Built once, since building them costs as much as running them.
+    """
+    start, move = _start(tables, dialect), _move(tables)
+    if dialect == "postgresql":
+        start, move = _with_rows(start, tables), _with_rows(move, tables)
+    return start, move, insert(tables.checkpoints), insert(tables.messages)
+
+
+def append_parts(tables: Tables, guard: FromClause) -> tuple[CTE, CTE, CTE]:
+    """Return the parts of a PostgreSQL statement that writes an `Append`; see `SqlStore.append_parts`."""
+    return _parts(_move(tables).where(tables.heads.c.run_id == guard.c.run_id), tables)
+
+
+def _head(record: Record, tip: Tip | None, moved: Tip) -> dict[str, Any]:
+    head = {"run": record.run_id, **{f"new_{name}": value for name, value in moved.columns().items()}}
+    if tip is not None:
+        head.update((f"old_{name}", value) for name, value in tip.columns().items())
+    return head
+
+
+def _added(record: Record, written_from: int) -> tuple[list[int], list[bytes], list[bytes]]:
+    """Return the positions, links and payloads of the messages from a position on."""
+    positions = list(range(written_from, len(record.items)))
+    return positions, record.chain[written_from + 1 :], [pack(record.items[position]) for position in positions]
 
 
 def _start(tables: Tables, dialect: str) -> Any:
@@ -185,6 +244,12 @@ def _with_rows(moving: Any, tables: Tables) -> Any:
 
     One statement is one round trip, and atomic without a transaction around it.
     """
+    head, saved, added = _parts(moving, tables)
+    return select(func.count()).select_from(head).add_cte(saved, added)
+
+
+def _parts(moving: Any, tables: Tables) -> tuple[CTE, CTE, CTE]:
+    """Return `moving`, which has a row if the head moved, and the new rows, each written only if it has one."""
     head = moving.returning(tables.heads.c.run_id).cte("moved")
     table = tables.checkpoints
     values = select(*(bindparam(f"checkpoint_{column.name}", type_=column.type) for column in table.c))
@@ -197,7 +262,7 @@ def _with_rows(moving: Any, tables: Tables) -> Any:
         head.join(rows, true())
     )
     added = insert(table).from_select(["run_id", "log", *(column.name for column in columns)], values).cte("added")
-    return select(func.count()).select_from(head).add_cte(saved, added)
+    return head, saved, added
 
 
 def _checkpoint(record: Record, parent_line: int | None, moved: Tip) -> dict[str, Any]:

@@ -1,10 +1,13 @@
 """A TCP proxy before PostgreSQL, which loses the answer to a commit: the server carried it out, and nobody is told.
 
+A commit is a COMMIT, or a statement outside of any transaction, which commits by itself.
+
     with Proxy("127.0.0.1", 5432) as proxy:
         fault = proxy.plan(Fault("cut", b"run-1", b"INSERT INTO agent_operations", nth=2))
         …  # work through proxy.port; fault.met is set when it has struck
 
-It reads what the client says (the wire protocol's frames) to know what a transaction did, and strikes at its COMMIT.
+It reads what the client says (the wire protocol's frames) to know what a transaction did, and strikes at its COMMIT. It
+also counts how often the client waits for an answer.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ class Proxy:
     """Listens on a free port of 127.0.0.1 until it is left."""
 
     def __init__(self, host: str, port: int) -> None:
+        self.round_trips = 0
         self._server = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port = int(self._listener.getsockname()[1])
@@ -111,7 +115,7 @@ class _Wire:
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy, self._client, self._server = proxy, client, server
         self._statements: dict[bytes, bytes] = {}
-        self._said = bytearray()
+        self._said, self._in_transaction = bytearray(), False
         self._fault: Fault | None = None
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -148,18 +152,29 @@ class _Wire:
                 self._server.sendall(kind + length + body)
 
     def _listen(self, kind: bytes, body: bytes) -> None:
-        if kind == b"Q":
+        if kind in (b"Q", b"S"):
+            self._proxy.round_trips += 1
+        if kind == b"S" and not self._in_transaction:
+            self._commits()
+        elif kind == b"Q":
             if body.startswith(b"COMMIT"):
-                self._fault = self._proxy.fault_of(bytes(self._said))
+                self._commits()
             if body.startswith((b"BEGIN", b"COMMIT", b"ROLLBACK")):
                 self._said.clear()
+                self._in_transaction = body.startswith(b"BEGIN")
             self._said += body
+            if not self._in_transaction and not body.startswith((b"COMMIT", b"ROLLBACK")):
+                self._commits()
         elif kind == b"P":
             name, statement = body.split(b"\0")[:2]
             self._statements[name] = statement
         elif kind == b"B":
             name = body.split(b"\0")[1]
             self._said += self._statements.get(name, b"") + body
+
+    def _commits(self) -> None:
+        self._fault = self._proxy.fault_of(bytes(self._said))
+        self._said.clear()
 
     def _to_client(self) -> None:
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import BigInteger, MetaData, event, literal
+from sqlalchemy import MetaData, event
 from sqlalchemy.pool import QueuePool
 
 from agent_tasks.boundary import Boundary
@@ -21,7 +21,7 @@ from checkpoint.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import ColumnElement, Connection, Engine, RowMapping
+    from sqlalchemy import BindParameter, ColumnElement, Connection, Engine, RowMapping
 
     from agent_tasks.agent import Agent
     from agent_tasks.boundary import Point
@@ -49,15 +49,15 @@ class StillClock(Clock):
         self._readings = 0
         self._started, self._started_here = time.time(), super().local()
 
-    def now(self) -> ColumnElement[int]:
-        """See :class:`~agent_tasks.clock.Clock`."""
-        return self.in_(0)
+    @staticmethod
+    def moment(offset: BindParameter[int]) -> ColumnElement[int]:
+        """See :class:`~agent_tasks.clock.Clock`; here the parameter is the moment itself."""
+        return offset
 
-    def in_(self, seconds: float) -> ColumnElement[int]:
+    def offset(self, seconds: float) -> int:
         """See :class:`~agent_tasks.clock.Clock`."""
         self._readings += 1
-        moment = int((self._started + self._offset_seconds + seconds) * MICROSECONDS)
-        return literal(moment + self._readings, BigInteger)
+        return int((self._started + self._offset_seconds + seconds) * MICROSECONDS) + self._readings
 
     def local(self) -> float:
         """See :class:`~agent_tasks.clock.Clock`."""

@@ -19,8 +19,11 @@ _THREADS = "tests/integration/test_threads.py"
 _FORKED = "tests/integration/test_forked_steps.py"
 _SWEEPER = "tests/unit/test_sweeper.py"
 _HEARTBEAT = "tests/unit/test_heartbeat.py"
+_FOLDED = "tests/unit/test_folded.py"
 
 _OVERTAKEN = "test_an_attempt_whose_fence_differs_in_one_word_writes_nothing"
+_NOT_AS_KNOWN = "test_a_run_that_is_not_as_its_attempt_knows_it_is_left_to_the_longer_way"
+_WAITED_FOR = "test_what_is_written_to_the_run_while_its_row_is_waited_for_counts"
 _FOREIGN = "test_a_row_that_is_not_as_the_writer_saw_it_is_left_alone"
 
 
@@ -50,40 +53,40 @@ MUTANTS = [
         "the fence out of the WHERE of an attempt's writes",
         "I2",
         "agent_tasks/runs.py",
-        "            c.fence == attempt.fence,\n            c.lease_token",
-        "            c.lease_token",
+        "        c.fence == attempt.fence,\n        c.lease_token",
+        "        c.lease_token",
         (f"{_FENCES}::{_OVERTAKEN}[sqlite-its commit-another fence]",),
     ),
     Mutant(
         "the token out of it",
         "I2",
         "agent_tasks/runs.py",
-        "            c.lease_token == attempt.token,\n            c.seq",
-        "            c.seq",
+        "        c.lease_token == attempt.token,\n        c.seq",
+        "        c.seq",
         (f"{_FENCES}::{_OVERTAKEN}[sqlite-its commit-another token]",),
     ),
     Mutant(
         "the seq out of it",
         "I2",
         "agent_tasks/runs.py",
-        "            c.seq == attempt.seq - 1,\n            c.status == RunStatus.RUNNING,",
-        "            c.status == RunStatus.RUNNING,",
+        "        c.seq == attempt.seq - 1,\n        c.status == RunStatus.RUNNING,",
+        "        c.status == RunStatus.RUNNING,",
         (f"{_FENCES}::{_OVERTAKEN}[sqlite-its commit-another seq]",),
     ),
     Mutant(
         "the status out of it",
         "I2",
         "agent_tasks/runs.py",
-        "            c.seq == attempt.seq - 1,\n            c.status == RunStatus.RUNNING,",
-        "            c.seq == attempt.seq - 1,",
+        "        c.seq == attempt.seq - 1,\n        c.status == RunStatus.RUNNING,",
+        "        c.seq == attempt.seq - 1,",
         (f"{_FENCES}::{_OVERTAKEN}[sqlite-its commit-it is waiting]",),
     ),
     Mutant(
         "FOR SHARE out of the intent",
         "I2",
         "agent_tasks/runs.py",
-        ".where(*self._fence(attempt)).with_for_update(read=share)",
-        ".where(*self._fence(attempt))",
+        ".where(*fence_of(table, OWNER)).with_for_update(read=share)",
+        ".where(*fence_of(table, OWNER))",
         (f"{_FENCES}::test_the_row_that_an_attempt_looks_at_is_its_own_until_it_commits",),
     ),
     Mutant(
@@ -124,8 +127,8 @@ MUTANTS = [
         "a claim takes the lease of a run that is running",
         "I2",
         "agent_tasks/runs.py",
-        "                c.status == RunStatus.QUEUED,\n                c.protocol",
-        "                c.protocol",
+        "            c.status == RunStatus.QUEUED,\n            c.protocol",
+        "            c.protocol",
         (f"{_FENCES}::test_a_claim_takes_only_the_queued_run_that_its_doorbell_names",),
     ),
     Mutant(
@@ -175,6 +178,120 @@ MUTANTS = [
         "            self._late_outcome(connection, attempt, operation, status, fact, values)\n            return False",
         "            return True",
         (f"{_FENCES}::test_an_own_outcome_that_the_ledger_contradicts_is_kept_and_shown",),
+    ),
+    # -- I2, I7, I13, I14: the usual case in one statement
+    Mutant(
+        "the lock on the run's row out of the folded statements",
+        "I2",
+        "agent_tasks/folded.py",
+        '.where(*fence_of(self._runs, OWNER), *more)\n        return query.with_for_update(read=share).cte("owned")',
+        '.where(*fence_of(self._runs, OWNER), *more)\n        return query.cte("owned")',
+        (
+            f"{_FOLDED}::{_WAITED_FOR}[another fence-intent]",
+            f"{_FOLDED}::{_WAITED_FOR}[another token-record]",
+            f"{_FOLDED}::{_WAITED_FOR}[another fence-outcome]",
+        ),
+    ),
+    Mutant(
+        "the fence out of the folded statements",
+        "I2",
+        "agent_tasks/folded.py",
+        "        query = select(c.run_id, c.request).where(*fence_of(self._runs, OWNER), *more)",
+        "        query = select(c.run_id, c.request).where(c.run_id == OWNER.run_id, *more)",
+        (
+            f"{_FOLDED}::{_NOT_AS_KNOWN}[another fence-intent]",
+            f"{_FOLDED}::{_NOT_AS_KNOWN}[another fence-record]",
+            f"{_FOLDED}::{_NOT_AS_KNOWN}[another fence-outcome]",
+            f"{_FOLDED}::{_NOT_AS_KNOWN}[another fence-step]",
+        ),
+    ),
+    Mutant(
+        "a folded intent is written over news",
+        "I13",
+        "agent_tasks/folded.py",
+        "self._owned(self._saw(), self._runs.c.request.is_(None))",
+        "self._owned(self._runs.c.request.is_(None))",
+        (f"{_FOLDED}::{_NOT_AS_KNOWN}[there is news-intent]", f"{_FOLDED}::{_WAITED_FOR}[there is news-intent]"),
+    ),
+    Mutant(
+        "a folded intent of a cancelled run is written",
+        "I2",
+        "agent_tasks/folded.py",
+        "self._owned(self._saw(), self._runs.c.request.is_(None))",
+        "self._owned(self._saw())",
+        (f"{_FOLDED}::{_NOT_AS_KNOWN}[it is cancelled-intent]",),
+    ),
+    Mutant(
+        "a folded record does not hear of a cancel",
+        "I2",
+        "agent_tasks/folded.py",
+        "        run = self._owned(self._runs.c.request.is_(None))",
+        "        run = self._owned()",
+        (f"{_FOLDED}::{_NOT_AS_KNOWN}[it is cancelled-record]",),
+    ),
+    Mutant(
+        "a folded commit is written over news",
+        "I13",
+        "agent_tasks/folded.py",
+        "self._owned(self._saw(), table.c.request.is_(None), share=False)",
+        "self._owned(table.c.request.is_(None), share=False)",
+        (f"{_FOLDED}::{_NOT_AS_KNOWN}[there is news-step]", f"{_FOLDED}::{_WAITED_FOR}[there is news-last step]"),
+    ),
+    Mutant(
+        "a folded commit does not hear of a cancel",
+        "I2",
+        "agent_tasks/folded.py",
+        "self._owned(self._saw(), table.c.request.is_(None), share=False)",
+        "self._owned(self._saw(), share=False)",
+        (f"{_FOLDED}::{_NOT_AS_KNOWN}[it is cancelled-step]", f"{_FOLDED}::{_WAITED_FOR}[it is cancelled-step]"),
+    ),
+    Mutant(
+        "a folded outcome settles another try",
+        "I14",
+        "agent_tasks/folded.py",
+        '                table.c.attempts == bindparam("old_attempts"),\n',
+        "",
+        (f"{_FOLDED}::test_an_outcome_settles_only_the_request_that_it_is_of",),
+    ),
+    Mutant(
+        "a folded outcome settles what is settled",
+        "I14",
+        "agent_tasks/folded.py",
+        "                table.c.status == OperationStatus.EXECUTING,\n",
+        "",
+        (f"{_FOLDED}::test_an_outcome_settles_only_the_request_that_it_is_of",),
+    ),
+    Mutant(
+        "a folded outcome settles the request of another attempt",
+        "I14",
+        "agent_tasks/folded.py",
+        "                table.c.token == OWNER.token,\n",
+        "",
+        (f"{_FOLDED}::test_an_outcome_settles_only_the_request_that_it_is_of",),
+    ),
+    Mutant(
+        "a checkpoint is appended whatever its guard says",
+        "I7",
+        "checkpoint/writer.py",
+        "_parts(_move(tables).where(tables.heads.c.run_id == guard.c.run_id), tables)",
+        "_parts(_move(tables), tables)",
+        (f"{_FOLDED}::{_NOT_AS_KNOWN}[another fence-step]",),
+    ),
+    Mutant(
+        "the run goes on although its head did not move",
+        "I7",
+        "agent_tasks/folded.py",
+        "            .where(*fence_of(table, OWNER), table.c.run_id == moved.c.run_id)",
+        "            .where(*fence_of(table, OWNER))",
+        (f"{_FOLDED}::test_a_head_that_somebody_else_moved_leaves_nothing_half_done",),
+    ),
+    Mutant(
+        "a claim trusts the checkpoint that it read beside a row that it waited for",
+        "I2",
+        "agent_tasks/shortcuts.py",
+        '    if (found.head_line, found.head_seq) != (standing_line(row), row["seq"]) or row["line"] != found.head_line:',
+        "    if found.head_line is None:",
+        (f"{_FOLDED}::test_a_claim_that_waited_for_the_row_does_not_trust_the_checkpoint_that_it_read_beside_it",),
     ),
     # -- I3: intent first
     Mutant(
