@@ -117,6 +117,9 @@ timezone = "UTC"
 # What the names of the ledger's tables start with.
 agent_table_prefix = _setting("AGENT_TABLE_PREFIX", "agent_")
 
+# What plain tasks do that do not say it themselves: guard, or observe, which only counts what is done twice.
+agent_mode = _setting("AGENT_MODE", "guard")
+
 # How long a run stays with a worker that is not heard of. This and agent_sweep_seconds bound the pause after a host is
 # lost; a dead child is noticed within half a second.
 agent_lease_seconds = _seconds("AGENT_LEASE_SECONDS", 15.0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_tasks.database import parse_url
 from agent_tasks.errors import ConfigurationError, SingleHostOnly, did_you_mean
+from agent_tasks.states import Mode
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -39,6 +40,7 @@ class Settings:
         retention_days: how long a run is kept after its end; None keeps every run for good.
         dedupe_days: a run is kept at least as long after its end, so that its dedupe key and its id find it;
             ``retention_days`` if not given.
+        mode: of plain tasks that do not say it themselves: ``guard``, or ``observe``, which only counts what is done twice.
         single_host: allow an SQLite ledger with a network broker.
     """
 
@@ -58,6 +60,7 @@ class Settings:
     dedupe_days: float | None = None
     single_host: bool = False
     django_database: str | None = None
+    mode: str = Mode.GUARD
 
     def __post_init__(self) -> None:
         if not self.database_url or not isinstance(self.database_url, str):

@@ -17,9 +17,10 @@ from agent_tasks.errors import AgentTasksError, OutsideRun, RunNotFound, Unguard
 from agent_tasks.hosting import in_worker
 from agent_tasks.limits import LONGEST_SECONDS
 from agent_tasks.messages import show_run
+from agent_tasks.observing import be_plain, mode_of, observe
 from agent_tasks.plain import PlainJob, operation_of_this_context
 from agent_tasks.progress import Progress
-from agent_tasks.states import Effect, RunStatus
+from agent_tasks.states import Effect, Mode, RunStatus
 from agent_tasks.submitting import seconds_until, submit
 from agent_tasks.suspensions import RetryLater
 from agent_tasks.task import LedgerTask
@@ -59,6 +60,8 @@ class AgentTask(LedgerTask):
         tools: what the body calls, instead of ``effect``; may be empty.
         dedupe_on: names of the parameters that make two calls the same job; the second returns the first one's result.
         timeout, settle, visible_after, key_lifetime, refused, why: with ``effect``, as for :func:`agent_tasks.tool`.
+        agent_mode: ``observe`` leaves the task to plain Celery, and counts what is done twice; it then needs neither
+            ``effect`` nor ``tools``.
 
     Example:
         >>> from celery import Celery
@@ -86,7 +89,11 @@ class AgentTask(LedgerTask):
     refused: ClassVar[tuple[type[Exception], ...] | None] = None
     why: ClassVar[str | None] = None
 
+    #: ``guard`` or ``observe``; the app's ``agent_mode`` if not given.
+    agent_mode: ClassVar[str | None] = None
+
     job: ClassVar[PlainJob | None] = None
+    is_observed: ClassVar[bool] = False
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:
@@ -98,6 +105,10 @@ class AgentTask(LedgerTask):
         """
         # The base class itself has no name; with Celery(task_cls=AgentTask) Celery's own tasks come here, too.
         if cls.name is None or str(cls.name).startswith("celery.") or "job" in cls.__dict__:
+            return
+        if mode_of(cls, app) is Mode.OBSERVE:
+            be_plain(cls, AgentTask, app)
+            cls.is_observed = True
             return
         cls.job, cls.hears_of_revokes = PlainJob(cls, app), True
         # Whatever a user's hooks do, and whether or not they call super(), the ledger hears that the result is stored.
@@ -210,6 +221,8 @@ class AgentTask(LedgerTask):
         """
         request = self.request
         if self.job is None:
+            if self.is_observed and not request.called_directly and not request.is_eager:
+                return observe(self, args, kwargs, lambda: super(AgentTask, self).__call__(*args, **kwargs))
             return super().__call__(*args, **kwargs)
         progress = Progress.of(request)
         if request.called_directly or progress.answered:
@@ -254,6 +267,10 @@ class AgentTask(LedgerTask):
         Raises:
             OutsideRun: this is no body of a task with ``effect=``.
         """
+        if self.is_observed:
+            raise OutsideRun(
+                f"task {self.name!r} is only observed, and its body is no operation: agent_mode='guard' makes it one."
+            )
         found = operation_of_this_context()
         if found is None:
             raise OutsideRun(
@@ -374,6 +391,8 @@ class AgentTask(LedgerTask):
         Raises:
             UnguardedTool: the task has no effect to ask about, or neither it nor the probe has a timeout.
         """
+        if self.is_observed:  # nobody asks it until the task is guarded
+            return (lambda declared: declared) if function is None else function
         if self.job is None or self.job.tool is None:
             raise UnguardedTool(
                 f"task {self.name!r} has no effect= that a probe could be asked about; the probes of its tools are theirs."

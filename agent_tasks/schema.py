@@ -45,6 +45,9 @@ def is_id(value: object) -> bool:
     return True
 
 
+#: What is kept of the words for a call in observe mode, in characters.
+MAX_CALL_LENGTH = 400
+
 #: What is kept of a vendor's own name of an effect, in characters.
 MAX_EXTERNAL_ID_LENGTH = 400
 
@@ -58,6 +61,7 @@ class Tables:
     operations: Table
     inbox: Table
     audit: Table
+    observed: Table
 
 
 @cache
@@ -75,6 +79,7 @@ def tables(prefix: str = "agent_") -> Tables:
         _operations(prefix, metadata),
         _inbox(prefix, metadata),
         _audit(prefix, metadata),
+        _observed(prefix, metadata),
     )
 
 
@@ -198,4 +203,23 @@ def _audit(prefix: str, metadata: MetaData) -> Table:
         Column("what", String(100), nullable=False),
         Column("why", Text, nullable=False),
         Index(f"{prefix}audit_run", "run_id"),
+    )
+
+
+def _observed(prefix: str, metadata: MetaData) -> Table:
+    """Calls of plain tasks in observe mode; no run is made of them, and nothing decides by them."""
+    return Table(
+        f"{prefix}observed",
+        metadata,
+        Column("call_key", String(40), primary_key=True),
+        Column("task", String(400), nullable=False),
+        Column("call", String(MAX_CALL_LENGTH), nullable=False),  # the same in words
+        Column("state", String(16), nullable=False),  # of the body that began last: running | succeeded | failed
+        Column("starts", Integer, nullable=False),
+        Column("successes", Integer, nullable=False),
+        Column("after_success", Integer, nullable=False),  # bodies that began when the call had succeeded
+        Column("after_loss", Integer, nullable=False),  # when one had begun and not ended: it died, or still runs
+        Column("after_failure", Integer, nullable=False),  # when it had failed, as a retry
+        Column("first_at", BigInteger, nullable=False),
+        Column("last_at", BigInteger, nullable=False),
     )

@@ -11,6 +11,13 @@ class Word(str, Enum):
     __str__ = str.__str__
 
 
+class Mode(Word):
+    """What ``AgentTask`` does for a plain task."""
+
+    GUARD = "guard"
+    OBSERVE = "observe"  # count what is done twice, and change nothing
+
+
 class RunStatus(Word):
     """The life of a run."""
 

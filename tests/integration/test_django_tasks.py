@@ -97,3 +97,18 @@ def test_an_eager_call_ignores_in_whose_transaction_it_is(here: Greeting) -> Non
     with transaction.atomic(using=LEDGER):
         result = here.greet.apply_async(("kim",), ledger_connection=connections[LEDGER])
     assert result.get() == "hello kim"
+
+
+def test_an_observed_task_keeps_celerys_own_shortcuts(here: Greeting) -> None:
+    sent: list[Any] = []
+    here.celery.conf.agent_mode = "observe"
+
+    @here.celery.task(base=AgentTask, name="seen", shared=False)
+    def seen(name: str) -> None:
+        """Be sent."""
+
+    seen.apply_async = lambda *args, **options: sent.append((args, options))
+    with transaction.atomic(using=LEDGER):
+        assert seen.apply_async_on_commit(("kim",), using=LEDGER) is None
+        assert sent == []
+    assert sent == [((("kim",),), {})]

@@ -645,7 +645,7 @@ def test_an_upgrade_makes_the_tables_and_says_so_once(database_url: str) -> None
 def test_an_upgrade_by_url_takes_a_prefix(database_url: str) -> None:
     here = OneProcess(database_url, migrated=False)
     shown = run_by_url(here, "db", "upgrade", "--table-prefix", "shop_", "--json")
-    assert json.loads(shown.stdout) == {"version": 1, "before": None, "after": "0002"}
+    assert json.loads(shown.stdout) == {"version": 1, "before": None, "after": "0003"}
     assert run_by_url(here, "runs", "list", "--table-prefix", "shop_").exit_code == 0
     assert run_by_url(here, "runs", "list").exit_code == exit_codes.STATE
     here.close()
@@ -734,7 +734,7 @@ def test_both_programs_have_the_same_commands(tmp_path: Path, program: str) -> N
     assert absent.returncode == exit_codes.STATE
     assert f"next: {program} db upgrade, if" in absent.stderr
     assert not (tmp_path / "agent.db").exists()
-    assert "revision 0002 now" in call("db", "upgrade").stdout
+    assert "revision 0003 now" in call("db", "upgrade").stdout
     listed = call("runs", "list", "--json")
     assert (listed.returncode, json.loads(listed.stdout)) == (0, {"version": 1, "runs": []})
     missing = call("runs", "show", "r")

@@ -46,6 +46,7 @@ def test_every_setting_is_read_under_its_name_with_a_prefix() -> None:
         retention_days=90,
         dedupe_days=120,
         single_host=True,
+        mode="observe",
     )
     # Where Django keeps the ledger is in tests/integration/test_django_transactions.py: it says the URL itself.
     assert [field.name for field in fields(Settings) if getattr(given, field.name) == field.default] == [

@@ -1,4 +1,4 @@
-"""The ledger's tables as of revision 0002."""
+"""The ledger's tables as of revision 0003."""
 
 from django.db import migrations
 
@@ -8,4 +8,4 @@ from agent_tasks.integrations.django.ledger import UpgradeLedger
 class Migration(migrations.Migration):
     """Creates them."""
 
-    operations = (UpgradeLedger("0002"),)
+    operations = (UpgradeLedger("0003"),)

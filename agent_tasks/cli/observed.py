@@ -1,0 +1,97 @@
+"""``agent observed``: what plain tasks in observe mode have done more than once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from sqlalchemy import func, select
+
+from agent_tasks.cli.command import json_option, ledger_command
+from agent_tasks.cli.group import agent
+from agent_tasks.cli.output import is_terminal, moment, print_json, print_lines, print_table
+
+if TYPE_CHECKING:
+    from sqlalchemy import RowMapping
+
+    from agent_tasks.cli.target import Target
+
+_HEADS = ("TASK", "CALL", "STARTED", "AFTER SUCCESS", "AFTER A LOSS", "AFTER A FAILURE", "LAST")
+
+
+@ledger_command(agent, "observed", failed="what was observed was not shown")
+@click.option(
+    "--limit", type=click.IntRange(1), default=50, show_default=True, help="Show this many calls at the most."
+)
+@click.option("--forget", is_flag=True, help="Show nothing and forget everything that was observed.")
+@json_option
+def observed(target: Target, limit: int, *, forget: bool, as_json: bool) -> None:
+    """Show which calls of plain tasks in observe mode were begun again, and would not have been done twice.
+
+    After success: the call had succeeded. After a loss: one had begun and not ended, since its worker died, or was still at
+    work; nobody knows whether its effect had happened. After a failure: as a retry does.
+
+    In a pipe each call is one line with tabs between.
+
+    Example: celery -A shop agent observed
+    """
+    table, runtime = target.runtime.tables.observed, target.runtime
+    if forget:
+        forgotten = runtime.boundary.commit("forget", runtime.engine, lambda own: own.execute(table.delete()).rowcount)
+        if as_json:
+            print_json(forgotten=forgotten)
+        else:
+            click.echo(f"{forgotten} calls were forgotten")
+        return
+    c = table.c
+    doubled = c.after_success + c.after_loss
+    calls = target.read(
+        lambda own: (
+            own.execute(
+                select(table).where(c.starts > 1).order_by(doubled.desc(), c.last_at.desc(), c.call_key).limit(limit)
+            )
+            .mappings()
+            .all()
+        )
+    )
+    sums = [func.coalesce(func.sum(column), 0) for column in (c.starts, doubled, c.after_failure)]
+    tasks = target.read(
+        lambda own: (
+            own.execute(
+                select(
+                    c.task,
+                    func.count().label("calls"),
+                    *(s.label(n) for s, n in zip(sums, ("starts", "doubled", "retried"), strict=True)),
+                )
+                .group_by(c.task)
+                .order_by(c.task)
+            )
+            .mappings()
+            .all()
+        )
+    )
+    if as_json:
+        print_json(tasks=[_plain(row) for row in tasks], calls=[_facts(row) for row in calls])
+        return
+    for row in tasks:
+        click.echo(
+            f"{row['task']}: {row['calls']} calls were observed; {row['doubled']} times one was begun again that had succeeded or "
+            f"was under way, {row['retried']} times one that had failed",
+            err=not is_terminal(),
+        )
+    if not tasks:
+        click.echo("Nothing was observed: no task with agent_mode='observe' has run.", err=True)
+    rows = [tuple(_facts(row).values()) for row in calls]
+    if rows and is_terminal():
+        print_table(_HEADS, rows)
+    else:
+        print_lines(rows)
+
+
+def _plain(row: RowMapping) -> dict[str, Any]:
+    return {name: value if isinstance(value, str) else int(value) for name, value in row.items()}
+
+
+def _facts(row: RowMapping) -> dict[str, Any]:
+    names = ("task", "call", "starts", "after_success", "after_loss", "after_failure")
+    return {**{name: row[name] for name in names}, "last_at": moment(row["last_at"])}
