@@ -187,9 +187,9 @@ MUTANTS = [
         '.where(*fence_of(self._runs, OWNER), *more)\n        return query.with_for_update(read=share).cte("owned")',
         '.where(*fence_of(self._runs, OWNER), *more)\n        return query.cte("owned")',
         (
-            f"{_FOLDED}::{_WAITED_FOR}[another fence-intent]",
-            f"{_FOLDED}::{_WAITED_FOR}[another token-record]",
-            f"{_FOLDED}::{_WAITED_FOR}[another fence-outcome]",
+            f"{_FOLDED}::{_WAITED_FOR}[intent-another fence]",
+            f"{_FOLDED}::{_WAITED_FOR}[record-another token]",
+            f"{_FOLDED}::{_WAITED_FOR}[outcome-another fence]",
         ),
     ),
     Mutant(
@@ -199,10 +199,10 @@ MUTANTS = [
         "        query = select(c.run_id, c.request).where(*fence_of(self._runs, OWNER), *more)",
         "        query = select(c.run_id, c.request).where(c.run_id == OWNER.run_id, *more)",
         (
-            f"{_FOLDED}::{_NOT_AS_KNOWN}[another fence-intent]",
-            f"{_FOLDED}::{_NOT_AS_KNOWN}[another fence-record]",
-            f"{_FOLDED}::{_NOT_AS_KNOWN}[another fence-outcome]",
-            f"{_FOLDED}::{_NOT_AS_KNOWN}[another fence-step]",
+            f"{_FOLDED}::{_NOT_AS_KNOWN}[intent-another fence]",
+            f"{_FOLDED}::{_NOT_AS_KNOWN}[record-another fence]",
+            f"{_FOLDED}::{_NOT_AS_KNOWN}[outcome-another fence]",
+            f"{_FOLDED}::{_NOT_AS_KNOWN}[step-another fence]",
         ),
     ),
     Mutant(
@@ -211,7 +211,7 @@ MUTANTS = [
         "agent_tasks/folded.py",
         "self._owned(self._saw(), self._runs.c.request.is_(None))",
         "self._owned(self._runs.c.request.is_(None))",
-        (f"{_FOLDED}::{_NOT_AS_KNOWN}[there is news-intent]", f"{_FOLDED}::{_WAITED_FOR}[there is news-intent]"),
+        (f"{_FOLDED}::{_NOT_AS_KNOWN}[intent-there is news]", f"{_FOLDED}::{_WAITED_FOR}[intent-there is news]"),
     ),
     Mutant(
         "a folded intent of a cancelled run is written",
@@ -219,7 +219,7 @@ MUTANTS = [
         "agent_tasks/folded.py",
         "self._owned(self._saw(), self._runs.c.request.is_(None))",
         "self._owned(self._saw())",
-        (f"{_FOLDED}::{_NOT_AS_KNOWN}[it is cancelled-intent]",),
+        (f"{_FOLDED}::{_NOT_AS_KNOWN}[intent-it is cancelled]",),
     ),
     Mutant(
         "a folded record does not hear of a cancel",
@@ -227,7 +227,7 @@ MUTANTS = [
         "agent_tasks/folded.py",
         "        run = self._owned(self._runs.c.request.is_(None))",
         "        run = self._owned()",
-        (f"{_FOLDED}::{_NOT_AS_KNOWN}[it is cancelled-record]",),
+        (f"{_FOLDED}::{_NOT_AS_KNOWN}[record-it is cancelled]",),
     ),
     Mutant(
         "a folded commit is written over news",
@@ -235,7 +235,7 @@ MUTANTS = [
         "agent_tasks/folded.py",
         "self._owned(self._saw(), table.c.request.is_(None), share=False)",
         "self._owned(table.c.request.is_(None), share=False)",
-        (f"{_FOLDED}::{_NOT_AS_KNOWN}[there is news-step]", f"{_FOLDED}::{_WAITED_FOR}[there is news-last step]"),
+        (f"{_FOLDED}::{_NOT_AS_KNOWN}[step-there is news]", f"{_FOLDED}::{_WAITED_FOR}[last step-there is news]"),
     ),
     Mutant(
         "a folded commit does not hear of a cancel",
@@ -243,7 +243,7 @@ MUTANTS = [
         "agent_tasks/folded.py",
         "self._owned(self._saw(), table.c.request.is_(None), share=False)",
         "self._owned(self._saw(), share=False)",
-        (f"{_FOLDED}::{_NOT_AS_KNOWN}[it is cancelled-step]", f"{_FOLDED}::{_WAITED_FOR}[it is cancelled-step]"),
+        (f"{_FOLDED}::{_NOT_AS_KNOWN}[step-it is cancelled]", f"{_FOLDED}::{_WAITED_FOR}[step-it is cancelled]"),
     ),
     Mutant(
         "a folded outcome settles another try",
@@ -275,7 +275,7 @@ MUTANTS = [
         "checkpoint/writer.py",
         "_parts(_move(tables).where(tables.heads.c.run_id == guard.c.run_id), tables)",
         "_parts(_move(tables), tables)",
-        (f"{_FOLDED}::{_NOT_AS_KNOWN}[another fence-step]",),
+        (f"{_FOLDED}::{_NOT_AS_KNOWN}[step-another fence]",),
     ),
     Mutant(
         "the run goes on although its head did not move",

@@ -17,6 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from agent_tasks import Agent, shortcuts, tool
 from agent_tasks.attempt import Attempt
 from agent_tasks.database import open_engine
+from agent_tasks.ending import Ending
 from agent_tasks.errors import LedgerUnavailable
 from agent_tasks.ledger import Request
 from agent_tasks.operations import Operation
@@ -25,6 +26,7 @@ from agent_tasks.runtime import Runtime
 from agent_tasks.single import Single
 from agent_tasks.states import OperationStatus, RunRequest, RunStatus
 from checkpoint import CheckpointState
+from tests.duel import Outage
 from tests.one_process import OneProcess
 from tests.rows import Rows
 from tests.waiting import wait_until
@@ -449,6 +451,58 @@ def test_the_messages_that_another_process_wrote_are_read(here: OneProcess, read
 
     order = here.agent(pay=pay)
     assert here.run(order).get(timeout=0) == [0, 1, 2, 3, 4]
+
+
+# -- the boundary --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_folded_statement_is_crossed_before_it_is_sent_and_after_it_was_answered(there: Situation) -> None:
+    operations, seen = there.runtime.tables.operations.name, list[tuple[str, int]]()
+    there.runtime.boundary.observer = lambda point: seen.append((str(point), len(there.rows()[operations])))
+    assert begin(there) is not None
+    assert seen == [("before commit intent", 0), ("after commit intent", 1)]
+
+
+def test_a_folded_statement_that_changed_nothing_is_not_crossed_to_its_other_side(there: Situation) -> None:
+    seen: list[str] = []
+    there.set_run(wakeups=1)
+    there.runtime.boundary.observer = lambda point: seen.append(str(point))
+    assert begin(there) is None
+    assert seen == ["before commit intent"]
+
+
+def test_what_an_observer_raises_before_a_folded_statement_keeps_it_from_being_sent(there: Situation) -> None:
+    def crash(_point: object) -> None:
+        raise Struck
+
+    before = there.rows()
+    there.runtime.boundary.observer = crash
+    with pytest.raises(Struck):
+        begin(there)
+    assert there.rows() == before
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_an_answer_that_was_lost_after_the_statement_is_found_by_the_longer_way(there: Situation, write: str) -> None:
+    """The recorder sends again, and finds by the token what was written."""
+    stands_before(there, write)
+    lost = Outage(write.removeprefix("last "), "after")
+    there.runtime.boundary.observer = lost
+    recorder, attempt = there.runtime.recorder, there.attempt
+    outcome = {"status": OperationStatus.SUCCEEDED, "result": b"", "error": None}
+    if write == "intent":
+        assert recorder.begin(attempt, there.request(), None) is not None
+    elif write == "record":
+        assert recorder.record(attempt, there.request(), None, **outcome)
+    elif write == "outcome":
+        recorder.outcome(attempt, operation_of(there), OperationStatus.SUCCEEDED, result=b"mine", unsettled=0)
+    else:
+        Ending(there.runtime).settle(attempt, Next("pay") if write == "step" else Done("paid"))
+        row = Rows(there.here).find(RUN)
+        ended = (RunStatus.QUEUED, "pay") if write == "step" else (RunStatus.SUCCEEDED, None)
+        assert (row["seq"], row["status"], row["next_step"]) == (1, *ended)
+        assert Rows(there.here).rung() == ([RUN] if write == "step" else [])
+    assert (lost.hits, attempt.doomed) == (1, None)
 
 
 # -- the connection --------------------------------------------------------------------------------------------------------------
