@@ -2,6 +2,7 @@
 
 from agent_tasks.agent import Agent
 from agent_tasks.answers import AskAgain, CannotTell, Happened, NotHappened, PartlyHappened
+from agent_tasks.batches import run_calls
 from agent_tasks.carrying import carry_run
 from agent_tasks.cleaning import cleanup
 from agent_tasks.current import current_run
@@ -9,6 +10,7 @@ from agent_tasks.errors import (
     AgentTasksError,
     AnswerNotAllowed,
     AnswerTooLate,
+    BadBatch,
     CannotResume,
     CarriedElsewhere,
     DedupeConflict,
@@ -29,8 +31,9 @@ from agent_tasks.handle import RunHandle
 from agent_tasks.inbox import AuditEntry, InboxItem
 from agent_tasks.inbox_client import InboxClient, open_inbox
 from agent_tasks.operations import Operation
-from agent_tasks.outcomes import done, fail
+from agent_tasks.outcomes import calls, done, fail
 from agent_tasks.plain_task import AgentTask
+from agent_tasks.planned_calls import Call, FailedCall
 from agent_tasks.tools import Tool, tool
 
 __version__ = "0.1.0"
@@ -43,6 +46,10 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "tool",
     "done",
     "fail",
+    "Call",
+    "FailedCall",
+    "calls",
+    "run_calls",
     "current_run",
     "carry_run",
     # asking the outside world
@@ -64,6 +71,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "AgentTasksError",
     "AnswerNotAllowed",
     "AnswerTooLate",
+    "BadBatch",
     "CannotResume",
     "CarriedElsewhere",
     "DedupeConflict",

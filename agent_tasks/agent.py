@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from celery import Celery
 
-from agent_tasks.declarations import check_function
+from agent_tasks.declarations import check_function, refuse_lazy
 from agent_tasks.enqueue import enqueue, recovery_mode
 from agent_tasks.errors import (
     AgentNameTaken,
@@ -25,7 +25,7 @@ from agent_tasks.inline import run_inline
 from agent_tasks.integration import AppState
 from agent_tasks.limits import check_limits
 from agent_tasks.retries import OPTIONS, retry_policy
-from agent_tasks.steps import Step
+from agent_tasks.steps import Step, takes
 from agent_tasks.task import register_step
 from agent_tasks.tools import Tool, check_guarded, listed
 
@@ -119,16 +119,16 @@ class Agent:
         return AppState.of(self.app).runtime
 
     @overload
-    def step(self, function: Callable[[Any], Any], /) -> Step: ...
+    def step(self, function: Callable[..., Any], /) -> Step: ...
 
     @overload
     def step(
         self, /, *, start: bool = False, name: str | None = None, **task_options: Any
-    ) -> Callable[[Callable[[Any], Any]], Step]: ...
+    ) -> Callable[[Callable[..., Any]], Step]: ...
 
     def step(
         self,
-        function: Callable[[Any], Any] | None = None,
+        function: Callable[..., Any] | None = None,
         /,
         *,
         start: bool = False,
@@ -138,7 +138,8 @@ class Agent:
         """Declare a step.
 
         Args:
-            function: gets the state and returns an outcome.
+            function: gets the state and returns an outcome; with a second parameter it can follow ``calls(…)``, whose results
+                it gets.
             start: runs begin with this step; the only step of an agent needs not say so.
             name: of the step; the function's own if not given.
             **task_options: for the step's Celery task: ``queue``, ``rate_limit``, ``time_limit`` … Those about retries
@@ -281,7 +282,10 @@ class Agent:
         if self.start is not None:
             return self.start
         if len(self.steps) == 1:
-            return next(iter(self.steps.values()))
+            (only,) = self.steps.values()
+            if only.needs_results:
+                raise _starts_with_results(f"step {only.name!r} of {self.subject}")
+            return only
         raise UnknownStep(
             f"agent {self.name!r} has {len(self.steps)} steps and none with start=True: "
             "put @agent.step(start=True) above the one that runs begin with."
@@ -303,7 +307,7 @@ class Agent:
         self.tools[tool.name] = tool
 
     def _add_step(
-        self, function: Callable[[Any], Any], said: str | None, start: bool, task_options: dict[str, Any]
+        self, function: Callable[..., Any], said: str | None, start: bool, task_options: dict[str, Any]
     ) -> Step:
         name: object = getattr(function, "__name__", None) if said is None else said
         if not isinstance(name, str) or not re.fullmatch(r"[\w.-]{1,100}", name):
@@ -312,7 +316,14 @@ class Agent:
                 "give it name=."
             )
         subject = f"step {name!r} of {self.subject}"
-        check_function(subject, function, "the state", error=ConfigurationError, then="taken for its outcome")
+        gets_results = takes(function, 2)
+        needs_results = gets_results and not takes(function, 1)
+        if needs_results:
+            refuse_lazy(subject, function, ConfigurationError, "taken for its outcome")
+        else:
+            check_function(subject, function, "the state", error=ConfigurationError, then="taken for its outcome")
+        if start and needs_results:
+            raise _starts_with_results(subject)
         if name in self.steps:
             raise UnknownStep(f"agent {self.name!r} has two steps named {name!r}: give one of them name=.")
         if start and self.start is not None:
@@ -322,9 +333,15 @@ class Agent:
         policy = retry_policy(subject, task_options)
         check_limits(subject, task_options)
         task_options = {option: value for option, value in task_options.items() if option not in OPTIONS}
-        step = Step(name, self.name, function, policy)
+        step = Step(name, self.name, function, policy, gets_results, needs_results)
         self.steps[name] = step
         if start:
             self.start = step
         register_step(self, step, task_options)
         return step
+
+
+def _starts_with_results(subject: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{subject} is the one that runs begin with, and takes a second argument, the results of calls: there are none yet."
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import reprlib
 import threading
 from collections import Counter
 from contextlib import contextmanager
@@ -20,15 +19,16 @@ from agent_tasks.errors import (
     UnguardedTool,
     UnorderedCalls,
 )
-from agent_tasks.identity import keyed_operation_id, nested_operation_id, operation_id, renewed_operation_id
+from agent_tasks.identity import identify, renewed_operation_id
 from agent_tasks.ledger import Request, seconds_of
 from agent_tasks.lines import standing_line
+from agent_tasks.planned_calls import identity_of, key_of
 from agent_tasks.refusals import refused_argument
 from agent_tasks.runs import is_cancelled
-from agent_tasks.schema import MAX_ID_LENGTH, is_id
 from agent_tasks.states import Effect, OperationStatus
 from agent_tasks.suspensions import Cancelled, Lost, Suspension
 from agent_tasks.threads import Home
+from agent_tasks.together import Together
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from agent_tasks.agent import Agent
     from agent_tasks.operations import Operation
+    from agent_tasks.planned_calls import Call
     from agent_tasks.runtime import Runtime
     from agent_tasks.slots import Slot
     from agent_tasks.tools import Tool
@@ -54,7 +55,9 @@ class Attempt:
         fence, token: of the lease; every write carries both (I2).
         state: the checkpoint that the step starts from.
         known: operations of this step or later that the ledger holds, as last seen.
-        asked: ids of the operations that this line asked for in this step, in the order of the latest calls.
+        asked: ids of the operations that this line asked for in this step, in the order of the latest calls; each with the
+            number of the batch that it was called in, or None.
+        together: what it knows of its batches.
         retries: spent on this step so far.
         cancelled: somebody has asked for the run's end, as far as the attempt's last write saw.
         damage: why there is no such checkpoint, or None.
@@ -83,7 +86,8 @@ class Attempt:
         self.settles_only = self.cancelled = is_cancelled(run)
         self.run = run
         self.known = {operation.operation_id: operation for operation in known}
-        self.asked: dict[str, None] = {}
+        self.asked: dict[str, int | None] = {}
+        self.together = Together()
         self.damage: CheckpointError | None = None
         self.doomed: Suspension | None = None
         self.failure: dict[str, Any] | None = None  # what the step raised, as the run will say it
@@ -157,8 +161,12 @@ class Attempt:
             )
 
     @contextmanager
-    def call_under_way(self, tool: Tool[..., Any]) -> Iterator[None]:
-        """Let a call be made now, or refuse it; the step's end waits for it.
+    def call_under_way(self, *tools: Tool[..., Any], numbered: bool = False) -> Iterator[None]:
+        """Let a call, or a batch of calls, be made now, or refuse it; the step's end waits for it.
+
+        Args:
+            tools: that are called.
+            numbered: the call has its identity already, so that it may be made in any thread.
 
         Raises:
             InForkedProcess: this is a child of the step's process.
@@ -167,10 +175,11 @@ class Attempt:
             UnorderedCalls: the call comes from another thread or task, where calls have no order and so no identity.
             InsideTransaction: the call is made in the body of a transactional tool.
         """
-        self.check_process(f"{tool.subject} was called")
+        self.check_process(f"{tools[0].subject} was called")
         try:
             with self._calls:
-                self._check(tool)
+                for tool in tools:
+                    self._check(tool, numbered=numbered)
                 self._calls_under_way += 1
             try:
                 yield
@@ -219,13 +228,13 @@ class Attempt:
     def _seconds_left(self) -> float:
         return max(0.0, self.deadline - self.runtime.clock.local())
 
-    def _check(self, tool: Tool[..., Any]) -> None:
+    def _check(self, tool: Tool[..., Any], *, numbered: bool) -> None:
         self.raise_if_doomed()
         body = next(iter(bodies.get()[-1:]), None)
         belongs_to_a_call_under_way = body is not None and not body.ended
         if self._closed or (self.over and not belongs_to_a_call_under_way):
             raise LeaseLost(f"run {self.run_id!r}: {tool.subject} was called after step {self.step!r} had ended.")
-        if tool.key is None and tool.guard.record:
+        if tool.key is None and tool.guard.record and not numbered:
             self._check_order(tool, body)
         transactional = next((b for b in bodies.get() if b.request.tool.guard.effect is Effect.TRANSACTIONAL), None)
         if transactional is not None and tool.guard.record:
@@ -234,7 +243,7 @@ class Attempt:
                 f"{transactional.request.tool.subject}, whose transaction may still be rolled back while that call could not. "
                 "Call it in the step, before or after."
             )
-        self._check_listed(tool)
+        self.check_listed(tool)
 
     def _check_order(self, tool: Tool[..., Any], body: Body | None) -> None:
         unordered = (self._home if body is None else body.home).why_unordered()
@@ -247,7 +256,12 @@ class Attempt:
             f"key=, or make its calls one after another in {own} itself."
         )
 
-    def _check_listed(self, tool: Tool[..., Any]) -> None:
+    def check_listed(self, tool: Tool[..., Any]) -> None:
+        """Refuse a tool that the agent does not list.
+
+        Raises:
+            UnguardedTool: so it is.
+        """
         listed = self.agent.tools.get(tool.name)
         if listed is tool:
             return
@@ -266,39 +280,44 @@ class Attempt:
             ArgumentsNotStorable: an argument cannot be stored; nothing was sent.
             UnorderedCalls: a call with this key is made in the body of the call that has it.
         """
-        identity = arguments if tool.identity is None else {name: arguments[name] for name in tool.identity}
+        identity = identity_of(tool, arguments)
         try:
             with outside_run():
                 encoded, digest = codec.dumps(arguments), codec.digest(identity)
         except CheckpointError as error:
             said = refused_argument(error, arguments, tool.subject, ", so nothing was sent")
             raise ArgumentsNotStorable(f"run {self.run_id!r}: {said}") from error
+        key = None if tool.key is None else key_of(tool, arguments, self.run_id)
+        return self._identified(tool, arguments, encoded, digest, key)
+
+    def request_of(self, call: Call, batch: int) -> Request:
+        """Give a call of a batch its identity, by its place in the list, and note that this line asks for it.
+
+        Raises:
+            UnorderedCalls: as :meth:`request`.
+        """
+        return self._identified(call.tool, call.arguments, call.encoded, call.digest, call.key, batch)
+
+    def _identified(
+        self,
+        tool: Tool[..., Any],
+        arguments: dict[str, Any],
+        encoded: bytes,
+        digest: str,
+        key: str | None,
+        batch: int | None = None,
+    ) -> Request:
         outer = next((body.request.operation_id for body in reversed(bodies.get())), None)
-        ordinal, key = -1, None
-        if tool.key is not None:
-            key = self._key_of(tool, arguments)
-            identifier = keyed_operation_id(self.run_id, tool.name, key)
-            self._check_not_in_itself(tool, key, identifier)
-        else:
+        ordinal = -1
+        if key is None:
             ordinal = self._ordinals[outer or "", tool.name]
             self._ordinals[outer or "", tool.name] += 1
-            identifier = (
-                operation_id(self.run_id, self.seq, tool.name, ordinal)
-                if outer is None
-                else nested_operation_id(outer, tool.name, ordinal)
-            )
-        self._ask(identifier)
+        identifier = identify(self.run_id, self.seq, tool.name, ordinal, key=key, outer=outer)
+        if key is not None:
+            self._check_not_in_itself(tool, key, identifier)
+        self._ask(identifier, batch)
         timeout = seconds_of(tool.guard.timeout, self.runtime.settings.step_timeout_seconds)
         return Request(identifier, tool, ordinal, key, arguments, encoded, digest, outer, timeout)
-
-    def _key_of(self, tool: Tool[..., Any], arguments: dict[str, Any]) -> str:
-        key: object = None if tool.key is None else tool.key(**arguments)
-        if not isinstance(key, str) or not is_id(key):
-            raise ArgumentsNotStorable(
-                f"run {self.run_id!r}: key= of {tool.subject} must return a text of 1 to {MAX_ID_LENGTH} characters "
-                f"without NUL, got {reprlib.repr(key)}; nothing was sent."
-            )
-        return key
 
     def _check_not_in_itself(self, tool: Tool[..., Any], key: str, identifier: str) -> None:
         if any(body.request.operation_id == identifier for body in bodies.get()):
@@ -310,12 +329,12 @@ class Attempt:
     def renew(self, request: Request) -> Request:
         """Return the call as the new operation that a person allowed for its arguments."""
         renewed = replace(request, operation_id=renewed_operation_id(request.operation_id, request.digest))
-        self._ask(renewed.operation_id)
+        self._ask(renewed.operation_id, self.asked.get(request.operation_id))
         return renewed
 
-    def _ask(self, identifier: str) -> None:
+    def _ask(self, identifier: str, batch: int | None) -> None:
         self.asked.pop(identifier, None)
-        self.asked[identifier] = None
+        self.asked[identifier] = batch
 
     @contextmanager
     def deadline_of(self, operation: Operation) -> Iterator[None]:
@@ -370,11 +389,6 @@ class Attempt:
             and operation.row["orphan_reply"] is None
             and not self._was_asked(operation)
         ]
-
-    def planned_unasked(self) -> list[str]:
-        """Return the ids of the calls that were planned for this step, and that this line did not ask for."""
-        left = (o for o in self.unasked() if o.status is OperationStatus.PENDING and o.seq == self.seq)
-        return [operation.operation_id for operation in left]
 
     def asked_for(self) -> set[str]:
         """Return the ids of all operations that this line asked for in this step, with those inside recorded bodies."""

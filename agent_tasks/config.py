@@ -33,6 +33,7 @@ class Settings:
         queue_depth: the sweeper rings nothing while a queue holds this many messages.
         max_crashes: a step that lost its worker this often is parked for a person.
         max_steps: a run that would take more steps is parked for a person, unless its agent says another number.
+        max_batch: a batch may have so many calls.
         step_timeout_seconds: no lease is renewed past this age of an attempt; a child that goes on is killed.
         retry_backoff_seconds: first pause before a doubtful keyed request is sent again; doubles each time.
         retry_backoff_max_seconds: longest such pause.
@@ -52,6 +53,7 @@ class Settings:
     queue_depth: int = 100
     max_crashes: int = 3
     max_steps: int = 10_000
+    max_batch: int = 1_000
     step_timeout_seconds: float = 1800.0
     retry_backoff_seconds: float = 1.0
     retry_backoff_max_seconds: float = 600.0

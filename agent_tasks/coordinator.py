@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_tasks import shortcuts
 from agent_tasks.attempt import Attempt
-from agent_tasks.calls import settle_doubts, settle_unasked
+from agent_tasks.calling import settle_doubts, settle_unasked
 from agent_tasks.cancelling import expire
 from agent_tasks.children import EndingChildren
 from agent_tasks.current import working_for
@@ -18,8 +18,9 @@ from agent_tasks.ending import Crashed, Ending
 from agent_tasks.errors import BadOutcome, CarriedElsewhere, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
 from agent_tasks.fallback import examine
 from agent_tasks.lines import next_place, standing_line
+from agent_tasks.next_calls import begins_with_calls, next_with_calls, run_step
 from agent_tasks.operations import CRASHES, describe_failure, text_of, traceback_of
-from agent_tasks.outcomes import Done, Fail, Next, Outcome
+from agent_tasks.outcomes import Calls, Done, Fail, Next, Outcome
 from agent_tasks.retries import Retry, as_told
 from agent_tasks.runs import is_cancelled
 from agent_tasks.states import RunStatus
@@ -115,7 +116,8 @@ class Coordinator:
         if seq > (allowed := max(row["steps_allowed"] or 0, more)):
             self._park(agent, row, slot, steps_are_spent(run_id, step, allowed, more))
             return None
-        first = row["attempts"] == 1 and row["line"] == 0
+        planned = isinstance(state, CheckpointState) and begins_with_calls(state)
+        first = row["attempts"] == 1 and row["line"] == 0 and not planned
         # A second statement, since the first may have waited for the run's row and would miss what was written meanwhile.
         look = partial(runtime.ledger.of_run, run_id=run_id, from_seq=seq)
         known = [] if first else self._send(lambda: runtime.boundary.read(runtime.engine, look))
@@ -219,7 +221,7 @@ class Coordinator:
         try:
             try:
                 with working_for(attempt), EndingChildren(f"step {attempt.step!r} of run {attempt.run_id!r}"):
-                    returned = step.function(view)
+                    returned = run_step(attempt, step, view)
             finally:
                 attempt.close()
             outcome = self._outcome_of(attempt, step, returned)
@@ -240,6 +242,8 @@ class Coordinator:
         attempt.raise_if_doomed()
         if isinstance(returned, (Done, Fail)):
             return returned
+        if isinstance(returned, Calls):
+            return next_with_calls(attempt, returned)
         name = returned.name if isinstance(returned, Step) else getattr(returned, "__name__", None)
         if isinstance(returned, Step) or callable(returned):
             if name not in attempt.agent.steps or (
@@ -248,6 +252,11 @@ class Coordinator:
                 raise UnknownStep(
                     f"run {attempt.run_id!r}: step {step.name!r} returned {name!r}, which is no step of agent "
                     f"{attempt.agent.name!r}.{did_you_mean(str(name), attempt.agent.steps)}"
+                )
+            if attempt.agent.steps[str(name)].needs_results:
+                raise BadOutcome(
+                    f"run {attempt.run_id!r}: step {step.name!r} returned step {name!r}, which takes the results of calls as its "
+                    f"second argument. Return calls([…], then={name})."
                 )
             return Next(str(name))
         raise BadOutcome(f"run {attempt.run_id!r}: step {step.name!r} {what_is_wrong(returned, attempt.agent.steps)}")

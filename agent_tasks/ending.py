@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from agent_tasks import shortcuts
-from agent_tasks.calls import settle_unasked
+from agent_tasks.calling import settle_unasked
 from agent_tasks.cancelling import end_cancelled, end_or_settle
 from agent_tasks.doorbell import Ring
 from agent_tasks.errors import LedgerUnavailable, StepSuspended
 from agent_tasks.fallback import fall_back
 from agent_tasks.lines import NEXT_STEP
+from agent_tasks.next_calls import NEXT_CALLS, noted, plan_next
 from agent_tasks.outcomes import Done, Fail, Next, Outcome, error_line
 from agent_tasks.refusals import refused_end
 from agent_tasks.retries import Retry, ended_on
@@ -185,9 +186,10 @@ class Ending:
             step=attempt.step,
             created_at=None,
             metadata={
-                **state.metadata,
+                **{name: value for name, value in state.metadata.items() if name != NEXT_CALLS},
                 "committed_by": attempt.token,
                 NEXT_STEP: outcome.step if isinstance(outcome, Next) else None,
+                **noted(outcome),
             },
         )
 
@@ -205,7 +207,9 @@ class Ending:
         runs, bell = self.runtime.runs, self.runtime.bell
         if isinstance(outcome, Next):
             queue = bell.queue_for(f"{attempt.agent.name}.{outcome.step}")
-            runs.advance(connection, attempt, step=outcome.step, queue=queue)
+            if outcome.batch is not None:
+                plan_next(connection, attempt, outcome.batch)
+            runs.advance(connection, attempt, step=outcome.step, queue=queue, with_calls=outcome.batch is not None)
             return RunStatus.QUEUED
         if isinstance(outcome, Done):
             runs.finish(connection, attempt, RunStatus.SUCCEEDED, output=outcome.output, advance=True)

@@ -74,6 +74,10 @@ class BadOutcome(AgentTasksError):
     """A step returned something that is not an outcome."""
 
 
+class BadBatch(AgentTasksError):
+    """What was given as a batch of calls cannot be one; nothing of it was recorded or sent."""
+
+
 class RunNotFound(AgentTasksError):
     """No run has this id."""
 

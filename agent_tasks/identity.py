@@ -30,6 +30,13 @@ def operation_id(run_id: str, seq: int, tool: str, ordinal: int) -> str:
     return "op_" + _digest("call", run_id, seq, tool, ordinal)
 
 
+def identify(run_id: str, seq: int, tool: str, ordinal: int, *, key: str | None, outer: str | None) -> str:
+    """Return the id of a call: by its key, by its place in the body of ``outer``, or by its place in the step."""
+    if key is not None:
+        return keyed_operation_id(run_id, tool, key)
+    return operation_id(run_id, seq, tool, ordinal) if outer is None else nested_operation_id(outer, tool, ordinal)
+
+
 def keyed_operation_id(run_id: str, tool: str, key: str) -> str:
     """Return the id of a call with an explicit key: the same anywhere in the run."""
     return "op_" + _digest("key", run_id, tool, key)

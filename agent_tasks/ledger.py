@@ -13,6 +13,7 @@ from agent_tasks.operations import Operation
 from agent_tasks.outcomes import error_line
 from agent_tasks.schema import is_id
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question
+from agent_tasks.together import never_begun
 from checkpoint import codec
 
 if TYPE_CHECKING:
@@ -42,13 +43,13 @@ class Request:
     parent: str | None
     timeout_seconds: float  # of one request
 
-    def planned(self, attempt: Attempt) -> dict[str, Any]:
-        """Return the row of this call before anything was sent."""
+    def planned(self, attempt: Attempt, seq: int | None = None) -> dict[str, Any]:
+        """Return the row of this call before anything was sent; ``seq`` of the step that makes it, if not the attempt's."""
         return {
             "operation_id": self.operation_id,
             "run_id": attempt.run_id,
             "line": attempt.line,
-            "seq": attempt.seq,
+            "seq": attempt.seq if seq is None else seq,
             "tool": self.tool.name,
             "ordinal": self.ordinal,
             "call_key": self.call_key,
@@ -98,11 +99,20 @@ class Ledger:
         in_doubt = and_(c.call_key.isnot(None), c.status.in_([str(status) for status in IN_DOUBT]))
         return self._select(connection, and_(c.run_id == run_id, or_(c.seq >= from_seq, in_doubt)))
 
+    def with_ids(self, connection: Connection, operation_ids: list[str]) -> list[Operation]:
+        """Return the operations that are there of some ids."""
+        return self._select(connection, self.table.c.operation_id.in_(operation_ids))
+
     def _select(self, connection: Connection, where: ColumnElement[bool]) -> list[Operation]:
         c = self.table.c
-        statement = (
-            select(self.table, self.clock.now().label("now")).where(where).order_by(c.seq, c.born, c.first_started_at)
-        )
+        order = (
+            c.seq,
+            c.first_started_at.is_(None),
+            c.born,
+            c.first_started_at,
+            c.ordinal,
+        )  # those not begun come last
+        statement = select(self.table, self.clock.now().label("now")).where(where).order_by(*order)
         rows = connection.execute(statement).mappings().all()
         read_at = self.clock.local()
         return [Operation(row, self.clock, read_at) for row in rows]
@@ -138,7 +148,7 @@ class Ledger:
                 effect=request.tool.guard.effect,
                 args=request.encoded,
                 args_digest=request.digest,
-                **(self._first_intent(request) if seen.first_started_at is None else {}),
+                **({"born": attempt.fence, **self._first_intent(request)} if seen.first_started_at is None else {}),
             )
         if changed:
             return self.find(connection, request.operation_id)
@@ -183,10 +193,12 @@ class Ledger:
         if seen is None:
             row = {**request.planned(attempt), **settled, "attempts": 1, "first_started_at": self.clock.now()}
             return self._insert(connection, row)
+        first = {"born": attempt.fence, "first_started_at": self.clock.now()} if seen.first_started_at is None else {}
         return self._compare_and_set(
             connection,
             seen,
             **settled,
+            **first,
             attempts=seen.attempts + 1,
             effect=request.tool.guard.effect,
             args=request.encoded,
@@ -293,7 +305,8 @@ class Ledger:
                 .where(c.operation_id.in_(attempt.asked_for()), c.line != attempt.line)
                 .values(line=attempt.line)
             )
-        if left := attempt.planned_unasked():
+        left = [operation.operation_id for operation in never_begun(attempt)]
+        if left:
             connection.execute(
                 update(self.table)
                 .where(c.operation_id.in_(left), c.status == OperationStatus.PENDING)

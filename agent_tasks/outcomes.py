@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.errors import BadOutcome
+from agent_tasks.planned_calls import CONCURRENCY, RAISE, Batch, Call, batch_of
 from agent_tasks.steps import StepState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,18 @@ class Fail:
 
 @dataclass(frozen=True)
 class Next:
-    """The run goes on with another step."""
+    """The run goes on with another step, which begins with a batch of calls if there is one."""
 
     step: str
+    batch: Batch | None = None
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The run goes on with calls, whose results another step gets."""
+
+    batch: Batch
+    then: Any
 
 
 Outcome = Done | Fail | Next
@@ -65,6 +75,37 @@ def fail(reason: str) -> Fail:
     if not isinstance(reason, str):
         raise BadOutcome(f"fail(…) takes the reason as a text, got {reason!r}: write fail(str(…)) if that says it.")
     return Fail(reason)
+
+
+def calls(
+    planned: Iterable[Call], *, then: Callable[..., Any], on_error: str = RAISE, max_concurrency: int = CONCURRENCY
+) -> Calls:
+    """Go on with calls, and then with a step that gets their results: ``then(state, results)``.
+
+    The calls are committed as planned together with the state that asks for them, such as the message of a model. The next
+    doorbell makes them, as ``run_calls`` does, and runs ``then`` in the same attempt.
+
+    Args:
+        planned: made by ``tool.call(…)``.
+        then: a step of the agent with a second parameter, which gets the results in the order of the calls.
+        on_error: ``raise``: the first failure is as if ``then`` had raised it; ``collect``: a ``FailedCall`` stands in the
+            place of each result that there is none of.
+        max_concurrency: calls under way at the same time.
+
+    Raises:
+        BadBatch: something is no call, or two calls with one key differ.
+
+    Example:
+        >>> from agent_tasks import tool
+        >>> @tool(effect="read")
+        ... def price(item):
+        ...     return {"tea": 300}[item]
+        >>> def add_up(state, prices):
+        ...     return done(sum(prices))
+        >>> calls([price.call("tea")], then=add_up).batch.calls
+        (<call price(item='tea')>,)
+    """
+    return Calls(batch_of(planned, on_error, max_concurrency), then)
 
 
 def error_line(error: Mapping[str, Any]) -> str:

@@ -14,11 +14,19 @@ from agent_tasks.agent import Agent
 from agent_tasks.current import attempt_of_this_context
 from agent_tasks.declarations import Guard, checked, effect_of, refuse_lazy, refuse_unsent
 from agent_tasks.enqueue import FollowedRunGone, check_id, make_run, saying_whether_made
-from agent_tasks.errors import AgentTasksError, ArgumentsNotStorable, RunFailed, ToolFailed, UnguardedTool, did_you_mean
+from agent_tasks.errors import (
+    AgentTasksError,
+    ArgumentsNotStorable,
+    BadOutcome,
+    RunFailed,
+    ToolFailed,
+    UnguardedTool,
+    did_you_mean,
+)
 from agent_tasks.limits import LIMITS, check_limits
 from agent_tasks.lines import NEXT_STEP
 from agent_tasks.operations import recorded_failure
-from agent_tasks.outcomes import Done, error_line
+from agent_tasks.outcomes import Calls, Done, error_line
 from agent_tasks.refusals import refused_argument
 from agent_tasks.retries import OPTIONS, refuse_near_misses, whole_number
 from agent_tasks.schema import MAX_ID_LENGTH
@@ -213,7 +221,13 @@ class PlainJob(Agent):
                 return Done(self._follow(attempt, state[FOLLOWS]))
         with _no_operation(), self.task.answering(attempt.run, args, kwargs):
             body = self.task.run if self.tool is None else self.tool
-            return Done(body(*args, **kwargs))
+            returned = body(*args, **kwargs)
+            if isinstance(returned, Calls):
+                raise BadOutcome(
+                    f"run {attempt.run_id!r}: {self.subject} returned calls(…), and a plain task has no next step. Make them in "
+                    "its body: return run_calls([…])."
+                )
+            return Done(returned)
 
     def _follow(self, attempt: Attempt, run_id: str) -> Any:
         """End as another run does."""

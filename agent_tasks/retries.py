@@ -13,6 +13,7 @@ from celery.utils.time import get_exponential_backoff_interval
 
 from agent_tasks.errors import (
     ArgumentsNotStorable,
+    BadBatch,
     BadOutcome,
     CarriedElsewhere,
     ConfigurationError,
@@ -56,6 +57,7 @@ LONGEST_PAUSE = timedelta(days=31)
 #: What a step does wrong by itself: another try would do it again.
 _STEP_IS_WRONG = (
     ArgumentsNotStorable,
+    BadBatch,
     BadOutcome,
     CarriedElsewhere,
     ConfigurationError,
@@ -275,13 +277,14 @@ def said_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text_of(error)}"
 
 
-def ended_on(asked: Iterable[str], operations: Iterable[Operation], seq: int) -> list[Operation]:
-    """Return the failed operations that a step ended on: its last call, and inside of that the last ones (I5).
+def ended_on(asked: Mapping[str, int | None], operations: Iterable[Operation], seq: int) -> list[Operation]:
+    """Return the failed operations that a step ended on: its last call or batch, and inside of that the last ones (I5).
 
-    The step went on after every other failure, so those stay as they are recorded.
+    The step went on after every other failure, so those stay as they are recorded. Calls of one batch are no answer to each
+    other's failures.
 
     Args:
-        asked: ids of the operations that the attempt asked for, in their order.
+        asked: ids of the operations that the attempt asked for, in their order, each with its batch or None.
         operations: of the step and later ones.
         seq: of the step.
     """
@@ -291,15 +294,24 @@ def ended_on(asked: Iterable[str], operations: Iterable[Operation], seq: int) ->
         row = operation.row
         return order.get(operation.operation_id, -1), row["born"], row["first_started_at"] or 0
 
+    def last_of(calls: list[Operation]) -> list[Operation]:
+        last = max(calls, key=place, default=None)
+        batch = None if last is None else asked.get(last.operation_id)
+        if last is None or batch is None:
+            return [] if last is None else [last]
+        return [call for call in calls if asked.get(call.operation_id) == batch]
+
     of_step = [operation for operation in operations if operation.seq == seq]
     calls = [operation for operation in of_step if operation.row["parent_operation"] is None]
-    last = max((call for call in calls if call.operation_id in order), key=place, default=None)
-    unasked = [call for call in calls if call.operation_id not in order]
-    if last is None or any(place(call)[1:] >= place(last)[1:] for call in unasked):
-        return []
+    unasked = [
+        place(call)[1:] for call in calls if call.operation_id not in order and call.first_started_at is not None
+    ]
+    last = last_of([call for call in calls if call.operation_id in order])
     found: list[Operation] = []
-    while last is not None and last.status is OperationStatus.FAILED:
-        found.append(last)
-        inside = [o for o in of_step if o.row["parent_operation"] == last.operation_id]
-        last = max(inside, key=place, default=None)
+    level = [call for call in last if not any(other >= place(call)[1:] for other in unasked)]
+    while level:
+        failed = [operation for operation in level if operation.status is OperationStatus.FAILED]
+        found += failed
+        inside = [[o for o in of_step if o.row["parent_operation"] == outer.operation_id] for outer in failed]
+        level = [operation for calls_inside in inside for operation in last_of(calls_inside)]
     return found

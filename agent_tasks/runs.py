@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import BigInteger, Integer, String, and_, bindparam, case, null, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from agent_tasks.schema import PROTOCOL, is_id
+from agent_tasks.schema import CALLS_PROTOCOL, PLAIN_PROTOCOL, PROTOCOL, is_id
 from agent_tasks.states import RunRequest, RunStatus
 from agent_tasks.suspensions import Ask, Wait
 from checkpoint import codec
@@ -181,7 +181,7 @@ class Runs:
                 **values,
                 **begin,
                 expires_at=None if ends_in is None else self.clock.in_(ends_in),
-                protocol=PROTOCOL,
+                protocol=PLAIN_PROTOCOL,
                 version=1,
                 line=0,
                 line_start_seq=0,
@@ -270,9 +270,17 @@ class Runs:
 
     # -- the end of an attempt ---------------------------------------------------------------------------------------
 
-    def advance(self, connection: Connection, attempt: Attempt, *, step: str, queue: str) -> bool:
-        """Move the run to the next step; False if the attempt does not own it."""
-        return self._leave(connection, attempt, **advanced(attempt.seq, step, queue, self.ring_again()))
+    def advance(
+        self, connection: Connection, attempt: Attempt, *, step: str, queue: str, with_calls: bool = False
+    ) -> bool:
+        """Move the run to the next step; False if the attempt does not own it.
+
+        A step that begins ``with_calls`` is nothing for a worker of a release that knows none, nor is its run any more: a
+        line may begin before such a step again.
+        """
+        known_to = {"protocol": CALLS_PROTOCOL} if with_calls else {}
+        values = advanced(attempt.seq, step, queue, self.ring_again())
+        return self._leave(connection, attempt, **values, **known_to)
 
     def retry(self, connection: Connection, attempt: Attempt, retry: Retry) -> bool:
         """Let the run wait for the next try of its step; False if the attempt does not own it."""

@@ -82,6 +82,8 @@ class Runtime:
         self.folded = Folded.of(self.tables, self.store, self.clock, self.engine)
         self.retention = Retention(self.tables, self.clock, self.store)
         self.recorder = Recorder(self)
+        #: Threads that a batch of calls may use, whatever it says; the explorer's plays take one way with 1.
+        self.most_threads: int | None = None
         self._slots, self._slots_lock = slots, threading.Lock()
         #: Random for each start: containers share host names and boot ids.
         self.owner = f"{uuid.getnode():x}-{os.getpid()}-{secrets.token_hex(6)}"

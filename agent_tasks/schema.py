@@ -19,8 +19,11 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-#: What this release writes into ``agent_runs.protocol``; a worker touches no run with a higher number.
-PROTOCOL = 1
+#: The highest number in ``agent_runs.protocol`` that this release knows; a worker touches no run with a higher one.
+PROTOCOL = 2
+
+#: What a run begins with, and what one has from then on that has begun a step with calls that were planned.
+PLAIN_PROTOCOL, CALLS_PROTOCOL = 1, 2
 
 #: Longest run id and dedupe key, in characters.
 MAX_ID_LENGTH = 200

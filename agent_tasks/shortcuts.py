@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from agent_tasks.lines import standing_line
 from agent_tasks.operations import Operation
-from agent_tasks.outcomes import Done
+from agent_tasks.outcomes import Done, Next
 from agent_tasks.runs import claim_of, owner_of
 from agent_tasks.states import OperationStatus
+from agent_tasks.together import never_begun
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
     from agent_tasks.attempt import Attempt
     from agent_tasks.ledger import Request
-    from agent_tasks.outcomes import Next
     from agent_tasks.runtime import Runtime
     from checkpoint import CheckpointState
 
@@ -114,8 +114,10 @@ def commit(runtime: Runtime, attempt: Attempt, outcome: Next | Done, state: Chec
     Raises:
         UnstorableValue: the step's state or output cannot be stored.
     """
-    if runtime.folded is None or attempt.line or attempt.planned_unasked():
+    if runtime.folded is None or attempt.line or never_begun(attempt):
         return None
+    if isinstance(outcome, Next) and outcome.batch is not None:
+        return None  # its calls are planned in the same transaction
     append = runtime.store.plan_append(state)
     if append is None:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,18 +23,22 @@ class Step:
     Attributes:
         name: of the step.
         agent_name: of its agent; the step's Celery task is ``agent_name.name``.
-        function: gets the state and returns an outcome.
+        function: gets the state, and the results of calls if it takes them, and returns an outcome.
         retry: what becomes of it when it raises.
+        takes_results: it has a second parameter, for the results of calls that a step before it returned.
+        needs_results: and cannot run without.
     """
 
     name: str
     agent_name: str
-    function: Callable[[Any], Any]
+    function: Callable[..., Any]
     retry: RetryPolicy = NO_RETRIES
+    takes_results: bool = False
+    needs_results: bool = False
 
-    def __call__(self, state: Any) -> Any:
+    def __call__(self, state: Any, *results: Any) -> Any:
         """Call the function."""
-        return self.function(state)
+        return self.function(state, *results)
 
 
 class StepState(MutableMapping[str, Any]):
@@ -76,6 +81,24 @@ class StepState(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"StepState({self._checkpoint.agent_state!r})"
+
+
+def takes(function: Callable[..., Any], arguments: int) -> bool:
+    """Tell whether a function can be called with so many arguments; of some functions of C nobody knows.
+
+    Example:
+        >>> takes(lambda state: None, 1), takes(lambda state, results: None, 1)
+        (True, False)
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return arguments == 1
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def what_is_wrong(returned: Any, steps: Mapping[str, Step]) -> str:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent_tasks.operations import Operation
+    from agent_tasks.planned_calls import Call
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -87,7 +88,7 @@ class Tool(Generic[P, R]):
             ToolFailed: the body failed (or the class that ``refused=`` or Python names).
             TypeError: the arguments do not fit the tool; nothing was sent.
         """
-        from agent_tasks.calls import call
+        from agent_tasks.calling import call
         from agent_tasks.current import attempt_of_this_context
 
         attempt = attempt_of_this_context()
@@ -109,6 +110,26 @@ class Tool(Generic[P, R]):
         if self.bind:
             raise OutsideRun(f"{self.subject} is declared with bind=True and needs an operation; call it in a step.")
         return self.body(*args, **kwargs)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+        """Make a call that has not happened, for ``run_calls([…])`` and ``return calls([…], then=…)``.
+
+        Its arguments are looked at now, as those of a real call.
+
+        Raises:
+            ArgumentsNotStorable: an argument cannot be stored, or ``key=`` returns no key.
+            TypeError: the arguments do not fit the tool.
+
+        Example:
+            >>> @tool(effect="read")
+            ... def price(item):
+            ...     return {"tea": 300}[item]
+            >>> price.call("tea")
+            <call price(item='tea')>
+        """
+        from agent_tasks.planned_calls import make_call
+
+        return make_call(self, self.bind_arguments(args, kwargs))
 
     def bind_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments by parameter name, defaults included, as they are recorded."""

@@ -12,7 +12,7 @@ from typing import Any
 from celery import Celery
 from sqlalchemy import text
 
-from agent_tasks import Agent, Happened, NotHappened, Operation, Tool, done, tool
+from agent_tasks import Agent, Happened, NotHappened, Operation, Tool, calls, done, run_calls, tool
 from agent_tasks.database import open_engine
 from agent_tasks.testing import VendorWorld
 
@@ -180,8 +180,59 @@ def nested_agent(world: VendorWorld) -> Agent:
     return agent
 
 
+def _order(world: VendorWorld) -> Tool[..., Any]:
+    @tool(effect="keyed", key_lifetime=timedelta(hours=24), bind=True)
+    def order(operation: Operation, what: str) -> int:
+        return world.act(operation.operation_id, key=operation.idempotency_key)
+
+    return order
+
+
+def batch_agent(world: VendorWorld) -> Agent:
+    """Return an agent that makes calls of several kinds together."""
+    act, order = tool_of("probed", world), _order(world)
+
+    @tool(effect="read")
+    def look(what: str) -> str:
+        return what.upper()
+
+    @tool(effect="transactional", bind=True)
+    def book(operation: Operation, what: str) -> str:
+        assert operation.connection is not None
+        operation.connection.execute(text("INSERT INTO effects VALUES (:id)"), {"id": operation.operation_id})
+        return what.upper()
+
+    agent = Agent("batch", app=new_app(), tools=[act, order, look, book])
+
+    @agent.step
+    def only(state: Any) -> Any:
+        first = run_calls([act.call(state["what"]), look.call("b"), order.call("c"), book.call("d")])
+        return done([*first, act("e")])
+
+    return agent
+
+
+def planned_agent(world: VendorWorld) -> Agent:
+    """Return an agent whose first step returns calls, for the second one to get their results."""
+    act, order = tool_of("manual", world), _order(world)
+    agent = Agent("planned", app=new_app(), tools=[act, order])
+
+    @agent.step(start=True)
+    def first(state: Any) -> Any:
+        state.messages.append({"role": "assistant", "content": "both of them"})
+        return calls([act.call(state["what"]), order.call("b")], then=second)
+
+    @agent.step
+    def second(_state: Any, results: Any) -> Any:
+        return done([*results, order("c")])
+
+    return agent
+
+
 #: What is attacked with many schedules: an agent of each effect, and one with a call inside a call.
 SHORT_AGENTS: dict[str, Callable[[VendorWorld], Agent]] = {
     **{effect: partial(short_agent_of, effect) for effect in EFFECTS},
     "nested": nested_agent,
+    "batch": batch_agent,
+    "planned": planned_agent,
 }

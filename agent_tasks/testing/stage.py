@@ -110,9 +110,11 @@ class Stage:
     ) -> Runtime:
         """Return a process of its own; it shares the ledger's engine unless it is given another."""
         engine = engine or self.engine
-        return Runtime(
+        made = Runtime(
             self.settings, InlineBell, boundary=Boundary(observer), engine=engine, clock=clock, slots=self.slots
         )
+        made.most_threads = 1  # else the order of the crossings of a batch would be chance
+        return made
 
     def row(self) -> RowMapping | None:
         """Return the run's row as everybody sees it now."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import agent_tasks
-from agent_tasks import Agent, Operation, calls, current_run, done, recovery, tool
+from agent_tasks import Agent, Operation, calling, current_run, done, recovery, tool
 from agent_tasks.folded import Folded
 from agent_tasks.recovery import Decision, Promise, Recorded, decide
 from agent_tasks.states import IN_DOUBT, Effect
@@ -52,7 +52,7 @@ def test_the_explorer_sees_an_effect_that_is_executed_again_without_asking(
             return Decision.EXECUTE
         return decide(operation, promise)
 
-    monkeypatch.setattr(calls, "decide", careless)
+    monkeypatch.setattr(calling, "decide", careless)
     world = VendorWorld()
 
     found = explore_crashes(agent_of(effect, world), {"what": "a"}, world, lost_answers=False)
@@ -70,7 +70,7 @@ def test_the_engines_log_is_shown_for_the_schedules_that_went_wrong_and_no_other
     assert explore_crashes(agent, {"what": "a"}, world, **options).failures == []
     assert caplog.records == []
 
-    monkeypatch.setattr(calls, "decide", lambda operation, promise: Decision.EXECUTE)
+    monkeypatch.setattr(calling, "decide", lambda operation, promise: Decision.EXECUTE)
     found = explore_crashes(agent, {"what": "a"}, world, **options)
     wrong = [schedule for schedule in found.schedules if schedule.failed]
     assert 0 < len(wrong) < len(found.schedules)
@@ -267,7 +267,7 @@ def test_no_module_but_the_boundary_commits_publishes_acks_or_runs_a_body() -> N
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FORBIDDEN
     }
     allowed = {
-        ("calls.py", "begin", "recorder"),  # the recorder's own, through boundary.commit
+        ("calling.py", "begin", "recorder"),  # the recorder's own, through boundary.commit
         ("recorder.py", "begin", "runtime.ledger"),
         ("doorbell.py", "publish", "self.boundary"),
         ("doorbell.py", "send_task", "self.app"),  # inside boundary.publish, asserted below

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent_tasks import calls
+from agent_tasks import calling
 from agent_tasks.boundary import Point
 from agent_tasks.migrate import upgrade
 from agent_tasks.recovery import Decision, Promise, Recorded, decide
@@ -77,7 +77,7 @@ def test_a_second_fault_shows_what_a_single_one_cannot(monkeypatch: pytest.Monke
             return Decision.EXECUTE
         return decide(operation, promise)
 
-    monkeypatch.setattr(calls, "decide", careless)
+    monkeypatch.setattr(calling, "decide", careless)
     world, url = VendorWorld(), f"sqlite:///{tmp_path / 'ledger.db'}"
     upgrade(url)
     before, after = Point("effect", "act", "before"), Point("effect", "act", "after")

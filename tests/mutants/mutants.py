@@ -20,6 +20,8 @@ _FORKED = "tests/integration/test_forked_steps.py"
 _SWEEPER = "tests/unit/test_sweeper.py"
 _HEARTBEAT = "tests/unit/test_heartbeat.py"
 _FOLDED = "tests/unit/test_folded.py"
+_BATCHES = "tests/integration/test_batches.py"
+_PLANNED = "tests/integration/test_planned_calls.py"
 
 _OVERTAKEN = "test_an_attempt_whose_fence_differs_in_one_word_writes_nothing"
 _NOT_AS_KNOWN = "test_a_run_that_is_not_as_its_attempt_knows_it_is_left_to_the_longer_way"
@@ -297,7 +299,7 @@ MUTANTS = [
     Mutant(
         "no intent before the body",
         "I3",
-        "agent_tasks/calls.py",
+        "agent_tasks/calling.py",
         "    if effect is Effect.READ:\n        return _read(attempt, request, seen)",
         "    if effect is not Effect.TRANSACTIONAL:\n        return _read(attempt, request, seen)",
         (
@@ -329,7 +331,7 @@ MUTANTS = [
     Mutant(
         "a body may begin past its deadline",
         "I6",
-        "agent_tasks/calls.py",
+        "agent_tasks/calling.py",
         "    if operation.remaining() <= 0:",
         "    if operation.remaining() < 0:",
         (f"{_VENDORS}::test_a_body_whose_deadline_passed_before_it_began_is_not_begun",),
@@ -364,7 +366,7 @@ MUTANTS = [
     Mutant(
         "a refusal speaks for earlier requests too",
         "I6",
-        "agent_tasks/calls.py",
+        "agent_tasks/calling.py",
         "isinstance(judged, guard.refused) and operation.unsettled == 0",
         "isinstance(judged, guard.refused)",
         (f"{_VENDORS}::test_a_refusal_after_an_ambiguous_try_settles_nothing",),
@@ -373,8 +375,8 @@ MUTANTS = [
         "a retry makes a call again that the step went on after",
         "I5",
         "agent_tasks/retries.py",
-        "    if last is None or any(place(call)[1:] >= place(last)[1:] for call in unasked):",
-        "    if last is None:",
+        "level = [call for call in last if not any(other >= place(call)[1:] for other in unasked)]",
+        "level = last",
         (f"{_RETRIES}::test_a_retry_does_again_what_the_step_ended_on_and_nothing_that_it_went_on_after",),
     ),
     # -- I7: one commit
@@ -508,7 +510,7 @@ MUTANTS = [
     Mutant(
         "a new effect is begun whatever this line left out",
         "I13",
-        "agent_tasks/calls.py",
+        "agent_tasks/calling.py",
         "        settle_unasked(attempt, at_end=False)",
         "        pass",
         (f"{_CALLS}::test_an_effect_of_a_path_that_is_not_taken_again_is_shown_before_anything_new_happens",),
@@ -578,8 +580,8 @@ MUTANTS = [
         "a doomed attempt may call again",
         "I15",
         "agent_tasks/attempt.py",
-        "    def _check(self, tool: Tool[..., Any]) -> None:\n        self.raise_if_doomed()",
-        "    def _check(self, tool: Tool[..., Any]) -> None:",
+        "    def _check(self, tool: Tool[..., Any], *, numbered: bool) -> None:\n        self.raise_if_doomed()",
+        "    def _check(self, tool: Tool[..., Any], *, numbered: bool) -> None:",
         (f"{_DOUBTS}::test_after_a_swallowed_doubt_neither_a_read_nor_a_call_with_a_key_of_its_own_is_made",),
     ),
     Mutant(
@@ -593,9 +595,66 @@ MUTANTS = [
     Mutant(
         "a time-out counts as a failure",
         "I15",
-        "agent_tasks/calls.py",
+        "agent_tasks/calling.py",
         "    if refused or guard.effect is Effect.REPEATABLE:",
         "    if True:",
         (f"{_DOUBTS}::test_no_exception_of_a_body_reaches_a_step_that_would_charge_again",),
+    ),
+    # -- batches
+    Mutant(
+        "a batch begins before it is planned",
+        "I3",
+        "agent_tasks/batches.py",
+        "        plan(runtime.ledger, connection, attempt, missing.values())\n",
+        "",
+        (f"{_BATCHES}::test_the_whole_batch_is_planned_before_the_first_call_begins[sqlite]",),
+    ),
+    Mutant(
+        "a plan takes what was done for what is to be done",
+        "I5",
+        "agent_tasks/plans.py",
+        "        where=and_(c.attempts == 0, unbegun),\n",
+        "",
+        (f"{_BATCHES}::test_a_keyed_call_that_was_made_in_an_earlier_step_returns_its_recorded_result[sqlite]",),
+    ),
+    Mutant(
+        "a retry makes only the last call of a batch again",
+        "I5",
+        "agent_tasks/retries.py",
+        "        if last is None or batch is None:",
+        "        if True:",
+        (f"{_BATCHES}::test_a_retried_step_makes_again_all_that_failed_in_the_batch_that_it_ended_on[sqlite]",),
+    ),
+    Mutant(
+        "the calls that a step returns are planned later than its commit",
+        "I7",
+        "agent_tasks/ending.py",
+        "                plan_next(connection, attempt, outcome.batch)",
+        "                pass",
+        (f"{_PLANNED}::test_the_calls_are_planned_with_the_message_that_asks_for_them[sqlite]",),
+    ),
+    Mutant(
+        "a later attempt begins what a failure kept from beginning",
+        "I13",
+        "agent_tasks/batches.py",
+        "        if self.batch.on_error == COLLECT or not any(",
+        "        if True or not any(",
+        (f"{_BATCHES}::test_a_later_attempt_begins_nothing_that_a_failure_kept_from_beginning[sqlite]",),
+    ),
+    Mutant(
+        "what one call of a batch has not come to yet is an orphan for the others",
+        "I13",
+        "agent_tasks/calling.py",
+        "        and (at_end or not may_be_asked_for_yet(attempt, operation))\n",
+        "",
+        (f"{_BATCHES}::test_an_effect_inside_one_call_is_no_orphan_for_another_one[sqlite]",),
+    ),
+    Mutant(
+        "an interrupted batch goes on beginning calls",
+        "I14",
+        "agent_tasks/batches.py",
+        "                    self._stopped, interrupted = True, interrupted or error",
+        "                    interrupted = interrupted or error",
+        (f"{_BATCHES}::test_a_time_limit_that_strikes_while_calls_are_under_way_is_raised_after_their_end",),
     ),
 ]

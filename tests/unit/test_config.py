@@ -39,6 +39,7 @@ def test_every_setting_is_read_under_its_name_with_a_prefix() -> None:
         queue_depth=10,
         max_crashes=5,
         max_steps=50,
+        max_batch=20,
         step_timeout_seconds=60,
         retry_backoff_seconds=0.5,
         retry_backoff_max_seconds=30,

@@ -34,7 +34,7 @@ def test_a_log_that_somebody_wants_comes_in_its_order(caplog: pytest.LogCaptureF
 def test_an_exception_brings_the_log_with_it(caplog: pytest.LogCaptureFixture) -> None:
     def play() -> None:
         with held_log():
-            logging.getLogger("agent_tasks.calls").warning("what led to it")
+            logging.getLogger("agent_tasks.calling").warning("what led to it")
             raise ZeroDivisionError
 
     before = state()

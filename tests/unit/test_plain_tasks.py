@@ -22,7 +22,9 @@ from agent_tasks import (
     RunHandle,
     RunUnfinished,
     UnguardedTool,
+    calls,
     cleanup,
+    run_calls,
     tool,
 )
 from agent_tasks.cleaning import Cleaned, Kept
@@ -753,3 +755,29 @@ def test_a_call_leads_to_the_handle_of_its_run(shop: Shop) -> None:
 def test_a_definition_is_known_to_its_app(shop: Shop) -> None:
     pay = shop.task(lambda: None, name="shop.pay", **KEYED)
     assert pay.job is AppState.of(shop.app).agents["shop.pay"]
+
+
+# -- batches ------------------------------------------------------------------------------------------------------------------
+
+
+@tool(effect="keyed", key_lifetime=timedelta(hours=24))
+def shout(word: str) -> str:
+    return word.upper()
+
+
+def test_the_body_of_a_plain_task_makes_calls_together_and_returns_none_that_have_not_happened(shop: Shop) -> None:
+    def together(words: str) -> Any:
+        return run_calls([shout.call(word) for word in words])
+
+    def later(words: str) -> Any:
+        return calls([shout.call(word) for word in words], then=together)
+
+    made = shop.task(together, tools=[shout]).apply_async(args=["ab"], task_id="run-1")
+    assert made.id == "run-1"
+    assert codec.loads(shop.finish(shop.app.tasks["together"], "run-1")["output"]) == ["A", "B"]
+
+    refused = shop.task(later, tools=[shout])
+    refused.apply_async(args=["ab"], task_id="run-2")
+    row = shop.finish(refused, "run-2")
+    assert "a plain task has no next step" in codec.loads(row["error"])["text"]
+    assert shop.operations("run-2") == []

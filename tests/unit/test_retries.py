@@ -194,4 +194,4 @@ FAILED, OK = "failed", "succeeded"
 def test_a_retry_does_again_what_the_step_ended_on_and_nothing_that_it_went_on_after(
     asked: str, operations: list[Operation], ended: str
 ) -> None:
-    assert "".join(found.operation_id for found in ended_on(asked, operations, 1)) == ended
+    assert "".join(found.operation_id for found in ended_on(dict.fromkeys(asked), operations, 1)) == ended

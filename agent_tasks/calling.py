@@ -15,6 +15,7 @@ from agent_tasks.recovery import Decision, Promise, decide
 from agent_tasks.retries import retry_after
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply
 from agent_tasks.suspensions import Ask, Asked, RetryLater, Wait, about
+from agent_tasks.together import may_be_asked_for_yet
 from agent_tasks.transactional import execute_transactional
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
@@ -49,15 +50,26 @@ def call(attempt: Attempt, tool: Tool[..., Any], arguments: dict[str, Any]) -> A
     """Carry out one call of a tool in a step; see ``Tool.__call__``."""
     with attempt.call_under_way(tool):
         attempt.stop_if_cancelled()
-        request = attempt.request(tool, arguments)
-        if not tool.guard.record:  # calls made in its body are the caller's own, since it is run in every attempt
-            return attempt.runtime.boundary.effect(tool.name, lambda: tool.run(request.unsent(attempt), arguments))
-        try:
-            with attempt.one_at_a_time(request):
-                return _until_decided(attempt, request)
-        except BaseException as error:
-            _keep_from_step(attempt, request, error)
-            raise
+        return _carry_out(attempt, attempt.request(tool, arguments))
+
+
+def call_of_batch(attempt: Attempt, request: Request) -> Any:
+    """Carry out a call that has its identity, in whatever thread works for the attempt."""
+    with attempt.call_under_way(request.tool, numbered=True):
+        attempt.stop_if_cancelled()
+        return _carry_out(attempt, request)
+
+
+def _carry_out(attempt: Attempt, request: Request) -> Any:
+    tool = request.tool
+    if not tool.guard.record:  # calls made in its body are the caller's own, since it is run in every attempt
+        return attempt.runtime.boundary.effect(tool.name, lambda: tool.run(request.unsent(attempt), request.arguments))
+    try:
+        with attempt.one_at_a_time(request):
+            return _until_decided(attempt, request)
+    except BaseException as error:
+        _keep_from_step(attempt, request, error)
+        raise
 
 
 def _keep_from_step(attempt: Attempt, request: Request, error: BaseException) -> None:
@@ -104,7 +116,9 @@ def settle_unasked(attempt: Attempt, *, at_end: bool, goes_on: bool = False) -> 
     left = [
         operation
         for operation in attempt.unasked()
-        if operation.status is OperationStatus.SUCCEEDED and not attempt.may_come_in_any_order(operation)
+        if operation.status is OperationStatus.SUCCEEDED
+        and not attempt.may_come_in_any_order(operation)
+        and (at_end or not may_be_asked_for_yet(attempt, operation))
     ]
     if goes_on:
         left = [o for o in left if o.seq <= attempt.seq]
@@ -124,9 +138,16 @@ def _doubts(attempt: Attempt, *, at_end: bool, goes_on: bool) -> Iterator[Operat
     for operation in list(attempt.known.values()):
         if goes_on and operation.seq > attempt.seq:
             continue
-        open_yet = operation.operation_id in attempt.asked or attempt.may_come_in_any_order(operation)
-        if operation.status in IN_DOUBT and (at_end or not open_yet):
+        if operation.status in IN_DOUBT and (at_end or not _open_yet(attempt, operation)):
             yield operation
+
+
+def _open_yet(attempt: Attempt, operation: Operation) -> bool:
+    return (
+        operation.operation_id in attempt.asked
+        or attempt.may_come_in_any_order(operation)
+        or may_be_asked_for_yet(attempt, operation)
+    )
 
 
 def _until_decided(attempt: Attempt, request: Request) -> Any:
