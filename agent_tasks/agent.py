@@ -318,10 +318,11 @@ class Agent:
         subject = f"step {name!r} of {self.subject}"
         gets_results = takes(function, 2)
         needs_results = gets_results and not takes(function, 1)
+        outcome = "taken for its outcome"
         if needs_results:
-            refuse_lazy(subject, function, ConfigurationError, "taken for its outcome")
+            refuse_lazy(subject, function, ConfigurationError, outcome, may_be_async=True)
         else:
-            check_function(subject, function, "the state", error=ConfigurationError, then="taken for its outcome")
+            check_function(subject, function, "the state", error=ConfigurationError, then=outcome, may_be_async=True)
         if start and needs_results:
             raise _starts_with_results(subject)
         if name in self.steps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,6 +15,7 @@ from agent_tasks.errors import (
     InForkedProcess,
     InsideTransaction,
     LeaseLost,
+    NotAwaited,
     StepSuspended,
     UnguardedTool,
     UnorderedCalls,
@@ -33,7 +34,7 @@ from checkpoint import codec
 from checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Coroutine, Iterator, Mapping
 
     from agent_tasks.agent import Agent
     from agent_tasks.operations import Operation
@@ -97,6 +98,7 @@ class Attempt:
         self.over, self.pid = False, os.getpid()
         self.deadline = runtime.clock.local() + runtime.settings.step_timeout_seconds
         self._home, self._closed = Home(), False
+        self._unawaited: dict[object, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self._ordinals: Counter[tuple[str, str]] = Counter()
         self._begun: set[str] = set()  # operations whose bodies ran in this attempt
         self._deadlines = (
@@ -224,6 +226,35 @@ class Attempt:
             self._closed = True
             if not drained and self.doomed is None:
                 self.doomed = Lost("a call in another thread outlasted the step's time limit")
+
+    def be_at_home(self) -> None:
+        """Begin an async step: from now on its calls have their order in this task."""
+        self._home = Home()
+
+    def expect_await(self, token: object, subject: str, call: Coroutine[Any, Any, Any]) -> None:
+        """Note a call that does nothing until it is awaited."""
+        self._unawaited[token] = (subject, call)
+
+    def awaits(self, token: object) -> None:
+        """Note that it is awaited."""
+        self._unawaited.pop(token, None)
+
+    def check_awaited(self) -> None:
+        """Refuse a step that ended although a call of it did nothing yet.
+
+        Raises:
+            NotAwaited: so it is; the call is closed and will do nothing.
+        """
+        left = list(self._unawaited.values())
+        for _, call in left:
+            with suppress(RuntimeError, ValueError):  # a task of the step's begins it this very moment
+                call.close()
+        if left:
+            subject, _ = left[0]
+            raise NotAwaited(
+                f"run {self.run_id!r}: step {self.step!r} called {subject} and ended before that was awaited. Nothing was sent for "
+                "it; write `await` before the call, and await the tasks that the step makes."
+            )
 
     def _seconds_left(self) -> float:
         return max(0.0, self.deadline - self.runtime.clock.local())

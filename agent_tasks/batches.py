@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from agent_tasks.calling import call_of_batch
 from agent_tasks.current import attempt_of_this_context, outside_run
-from agent_tasks.errors import BadBatch, OutsideRun
+from agent_tasks.errors import BadBatch, NotAwaited, OutsideRun
+from agent_tasks.loops import KeptLoop
 from agent_tasks.operations import CRASHES
 from agent_tasks.planned_calls import COLLECT, CONCURRENCY, RAISE, Batch, Call, FailedCall, batch_of
 from agent_tasks.plans import plan, planned
@@ -52,6 +53,7 @@ def run_calls(calls: Iterable[Call], *, on_error: str = RAISE, max_concurrency: 
     Raises:
         BadBatch: something is no call, there are more than ``agent_max_batch``, or two calls with one key differ; nothing was
             recorded.
+        NotAwaited: this is the event loop of an async step.
         OutsideRun: this is no step of a run.
         UnorderedCalls: calls without a key are made in another thread than the step's own.
         UnguardedTool: the agent does not list a tool.
@@ -75,6 +77,11 @@ def run_calls(calls: Iterable[Call], *, on_error: str = RAISE, max_concurrency: 
         raise OutsideRun(
             f"run_calls was called outside a run, where nothing is recorded; none of its {len(batch.calls)} calls was made. "
             "Call it in a step."
+        )
+    if KeptLoop.is_running_here():
+        raise NotAwaited(
+            f"run {attempt.run_id!r}: run_calls was called on the event loop of step {attempt.step!r}, which it would stop. Nothing was "
+            "sent; return calls([…], then=…) from the step, or make the step a plain function: its batch may hold async tools."
         )
     return run_batch(attempt, batch)
 

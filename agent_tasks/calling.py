@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agent_tasks.bugs import looks_like_a_bug
 from agent_tasks.current import outside_run
 from agent_tasks.declarations import Guard
+from agent_tasks.loops import NeverBegan
 from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step, text_of, traceback_of
 from agent_tasks.probing import ask_the_world
 from agent_tasks.putting_off import put_off
@@ -50,17 +51,18 @@ def call(attempt: Attempt, tool: Tool[..., Any], arguments: dict[str, Any]) -> A
     """Carry out one call of a tool in a step; see ``Tool.__call__``."""
     with attempt.call_under_way(tool):
         attempt.stop_if_cancelled()
-        return _carry_out(attempt, attempt.request(tool, arguments))
+        return carry_out(attempt, attempt.request(tool, arguments))
 
 
 def call_of_batch(attempt: Attempt, request: Request) -> Any:
     """Carry out a call that has its identity, in whatever thread works for the attempt."""
     with attempt.call_under_way(request.tool, numbered=True):
         attempt.stop_if_cancelled()
-        return _carry_out(attempt, request)
+        return carry_out(attempt, request)
 
 
-def _carry_out(attempt: Attempt, request: Request) -> Any:
+def carry_out(attempt: Attempt, request: Request) -> Any:
+    """Carry out a call that is under way and has its identity."""
     tool = request.tool
     if not tool.guard.record:  # calls made in its body are the caller's own, since it is run in every attempt
         return attempt.runtime.boundary.effect(tool.name, lambda: tool.run(request.unsent(attempt), request.arguments))
@@ -273,6 +275,9 @@ def _with_intent(attempt: Attempt, request: Request, seen: Operation | None) -> 
     try:
         with attempt.body_of(request), attempt.deadline_of(operation):
             value = runtime.boundary.effect(tool.name, lambda: tool.run(operation, request.arguments))
+    except NeverBegan:  # whoever waits for it gave up before that
+        recorder.never_sent(attempt, operation)
+        raise
     except CRASHES as error:
         _interrupted(attempt, request, operation, error)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from contextlib import suppress
@@ -18,6 +19,7 @@ from agent_tasks.ending import Crashed, Ending
 from agent_tasks.errors import BadOutcome, CarriedElsewhere, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
 from agent_tasks.fallback import examine
 from agent_tasks.lines import next_place, standing_line
+from agent_tasks.loops import KeptLoop
 from agent_tasks.next_calls import begins_with_calls, next_with_calls, run_step
 from agent_tasks.operations import CRASHES, describe_failure, text_of, traceback_of
 from agent_tasks.outcomes import Calls, Done, Fail, Next, Outcome
@@ -222,6 +224,10 @@ class Coordinator:
             try:
                 with working_for(attempt), EndingChildren(f"step {attempt.step!r} of run {attempt.run_id!r}"):
                     returned = run_step(attempt, step, view)
+                    if inspect.iscoroutine(returned):
+                        kept = KeptLoop.of_this_process()
+                        said = f"step {attempt.step!r} of run {attempt.run_id!r}"
+                        returned = kept.run(returned, said, first=attempt.be_at_home)
             finally:
                 attempt.close()
             outcome = self._outcome_of(attempt, step, returned)
@@ -240,6 +246,7 @@ class Coordinator:
 
     def _outcome_of(self, attempt: Attempt, step: Step, returned: Any) -> Outcome:
         attempt.raise_if_doomed()
+        attempt.check_awaited()
         if isinstance(returned, (Done, Fail)):
             return returned
         if isinstance(returned, Calls):

@@ -28,6 +28,10 @@ class Body:
     ended: bool = False
     spoiled: bool = False  # a call made in it ended the attempt, so that whatever it returns is built on a doubt
 
+    def be_at_home(self) -> None:
+        """Begin an async body: from now on its calls have their order in this task."""
+        self.home = Home()
+
 
 #: Bodies that are running, outermost first. Of a thread of control, since a keyed call in another thread is not what
 #: the step's own calls are made in.

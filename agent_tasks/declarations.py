@@ -148,6 +148,8 @@ def refuse_lazy(
     body: Callable[..., Any],
     error: type[ConfigurationError] = UnguardedTool,
     then: str = "recorded as done",
+    *,
+    may_be_async: bool = False,
 ) -> None:
     """Refuse a function whose call does nothing yet: it would be recorded as done without having begun.
 
@@ -156,7 +158,10 @@ def refuse_lazy(
         body: the function, or an object that is called as one.
         error: what to raise.
         then: what a call of it would be taken for.
+        may_be_async: it is awaited.
     """
+    if may_be_async and is_async(body):
+        return
     for is_lazy, kind in (
         (inspect.iscoroutinefunction, "async"),
         (inspect.isgeneratorfunction, "a generator"),
@@ -167,6 +172,11 @@ def refuse_lazy(
                 f"{subject} must be a plain function, got {kind}: calling it does nothing yet, and would be {then}. "
                 "Wrap it, for example in a function that calls asyncio.run(…)."
             )
+
+
+def is_async(body: Callable[..., Any]) -> bool:
+    """Tell whether a function, or an object that is called as one, is ``async def``."""
+    return inspect.iscoroutinefunction(body) or inspect.iscoroutinefunction(type(body).__call__)
 
 
 def parameters_of(signature: inspect.Signature) -> str:
@@ -183,6 +193,7 @@ def check_function(
     named: Iterable[str] | None = None,
     error: type[ConfigurationError] = UnguardedTool,
     then: str = "taken for its answer",
+    may_be_async: bool = False,
 ) -> None:
     """Refuse what cannot be called as it will be: now, and not in the run that needs it.
 
@@ -193,10 +204,11 @@ def check_function(
         named: names that it gets its arguments by; one argument without a name if not given.
         error: what to raise.
         then: what a call that does nothing yet would be.
+        may_be_async: it is awaited.
     """
     if not callable(function):
         raise error(f"{subject} must be a function of {takes}, got {function!r}.")
-    refuse_lazy(subject, function, error, then)
+    refuse_lazy(subject, function, error, then, may_be_async=may_be_async)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some functions of C do not say what they take

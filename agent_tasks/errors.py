@@ -113,6 +113,10 @@ class UnorderedCalls(AgentTasksError):
     """A tool without a key was called from another thread or asyncio task than its step's own: its calls have no order."""
 
 
+class NotAwaited(AgentTasksError):
+    """An async tool was called and not awaited, or where nothing can be; or a plain one where it would stop the event loop."""
+
+
 class CarriedElsewhere(AgentTasksError):
     """A function that carries a run was called after the step that made it, or in the step of another run."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import reprlib
 import threading
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agent_tasks.answers import Answer, AskAgain, CannotTell, Happened, NotHappened, PartlyHappened
 from agent_tasks.clock import microseconds
 from agent_tasks.current import outside_run
+from agent_tasks.loops import run_body
 from agent_tasks.operations import describe_failure, text_of
 from agent_tasks.retries import SHORTEST_PAUSE
 from agent_tasks.schema import MAX_EXTERNAL_ID_LENGTH
@@ -121,7 +123,11 @@ def run_probe(tool: Tool[..., Any], operation: Operation) -> Answer:
 def _guarded(tool: Tool[..., Any], operation: Operation) -> Answer:
     assert tool.probe_body is not None  # noqa: S101 - run_probe looked
     try:
-        return _plain(tool.probe_body(operation))
+        answer = tool.probe_body(operation)
+        if inspect.iscoroutine(answer):
+            assert tool.probe_timeout is not None  # noqa: S101 - declared with the probe
+            answer = run_body(answer, f"the probe of {tool.subject}", tool.probe_timeout.total_seconds())
+        return _plain(answer)
     except BaseException as error:  # noqa: BLE001 - whatever it was, nobody knows more than before
         return CannotTell(f"the probe raised {type(error).__name__}: {text_of(error)}")
 

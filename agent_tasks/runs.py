@@ -50,12 +50,12 @@ def claiming(table: Table, clock: Any) -> ReturningUpdate[Any]:
         update(table)
         .where(
             c.run_id == bindparam("new_run_id"),
-            c.agent
-            == bindparam("new_agent"),  # a doorbell is anybody's word, and two agents may have a step of one name
+            # A doorbell is anybody's word, and two agents may have a step of one name.
+            c.agent == bindparam("new_agent"),
             c.seq == bindparam("new_seq", type_=c.seq.type) - 1,
             c.next_step == bindparam("new_step"),
             c.status == RunStatus.QUEUED,
-            c.protocol <= PROTOCOL,
+            c.protocol <= bindparam("new_protocol"),
             or_(c.expires_at.is_(None), c.expires_at > moment(clock, "now"), c.fence > 0),
         )
         .values(
@@ -81,6 +81,7 @@ def claim_of(
         "new_seq": seq,
         "new_agent": agent,
         "new_step": step,
+        "new_protocol": PROTOCOL,
         "new_owner": owner,
         "new_token": token,
         "at_now": clock.offset(0),

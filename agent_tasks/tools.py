@@ -16,6 +16,7 @@ from agent_tasks.declarations import (
     check_name,
     checked,
     effect_of,
+    is_async,
     parameters_of,
     refuse_lazy,
     refuse_unknown,
@@ -26,7 +27,7 @@ from agent_tasks.recovery import Promise
 from agent_tasks.states import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from agent_tasks.operations import Operation
     from agent_tasks.planned_calls import Call
@@ -53,6 +54,8 @@ class Tool(Generic[P, R]):
         self.kind, self.subject = kind, f"{kind} {name!r}"
         self.body, self.name, self.guard, self.bind = body, name, guard, bind
         self.identity, self.key = identity, key
+        #: Its call is awaited, and its body runs on the kept event loop.
+        self.is_async = is_async(body)
         #: Exception classes, beside Python's own, that every attempt sees again as they were raised.
         self.known_errors: tuple[type[BaseException], ...] = guard.refused
         self.probe_body: Callable[[Operation], Any] | None = None
@@ -86,20 +89,45 @@ class Tool(Generic[P, R]):
             OutsideRun: the tool has an effect and this is not a step of a run.
             ArgumentsNotStorable: an argument cannot be stored; nothing was sent.
             ToolFailed: the body failed (or the class that ``refused=`` or Python names).
+            NotAwaited: the tool is async and nothing can be awaited here; or it is not, and this is the kept event loop.
             TypeError: the arguments do not fit the tool; nothing was sent.
         """
+        from agent_tasks.awaiting import awaited, check_place
         from agent_tasks.calling import call
         from agent_tasks.current import attempt_of_this_context
 
         attempt = attempt_of_this_context()
         if attempt is not None:
-            return call(attempt, self, self.bind_arguments(args, kwargs))  # type: ignore[no-any-return]
+            check_place(attempt, self)
+            arguments = self.bind_arguments(args, kwargs)
+            return awaited(attempt, self, arguments) if self.is_async else call(attempt, self, arguments)  # type: ignore[return-value]
         if self.guard.effect is Effect.READ and not self.bind:
             return self.body(*args, **kwargs)
         raise OutsideRun(
             f"{self.subject} has the effect {str(self.guard.effect)!r} and was called outside a run, where nothing "
             f"is recorded. Call it in a step, or write {self.name}.unguarded(…) to do it without any promise."
         )
+
+    def aio(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Any]:
+        """Call a tool that is a plain function, in an async step: ``await charge.aio(order)``; its body runs in a thread.
+
+        For an async tool it is the call itself.
+
+        Raises:
+            OutsideRun: this is not a step of a run.
+            NotAwaited: nothing can be awaited here.
+            TypeError: the arguments do not fit the tool; nothing was sent.
+        """
+        from agent_tasks.awaiting import awaited, check_loop
+        from agent_tasks.current import attempt_of_this_context
+
+        attempt = attempt_of_this_context()
+        if attempt is None:
+            raise OutsideRun(
+                f"{self.subject} was called as {self._word}.aio(…) outside a run. Call it in an async step."
+            )
+        check_loop(attempt, self, f"{self._word}.aio(…)")
+        return awaited(attempt, self, self.bind_arguments(args, kwargs))
 
     def unguarded(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the body outside any run, with no record and no promise.
@@ -148,7 +176,12 @@ class Tool(Generic[P, R]):
         bound = self.signature.bind_partial()
         bound.arguments.update(arguments)
         first = (operation,) if self.bind else ()
-        return self.body(*first, *bound.args, **bound.kwargs)
+        returned = self.body(*first, *bound.args, **bound.kwargs)
+        if not self.is_async:
+            return returned
+        from agent_tasks.awaiting import run_here
+
+        return run_here(self, returned, operation)  # type: ignore[no-any-return,arg-type]
 
     @overload
     def probe(self, function: Callable[[Operation], Any], /) -> Callable[[Operation], Any]: ...
@@ -181,7 +214,7 @@ class Tool(Generic[P, R]):
             raise UnguardedTool(
                 f"timeout= of the probe of {self.subject} must be a timedelta of more than 0, got {given!r}."
             )
-        check_function(f"the probe of {self.subject}", function, "an operation")
+        check_function(f"the probe of {self.subject}", function, "an operation", may_be_async=True)
         timeout = timeout or self.guard.timeout
         if timeout is None:
             raise UnguardedTool(
@@ -256,7 +289,7 @@ def tool(
             raise UnguardedTool(f"record= of {subject} must be True or False, got {record!r}.")
         guard = Guard(effect_of(subject, effect), timeout, settle, visible_after, key_lifetime, refused, why, record)
         guard = checked(subject, guard)
-        refuse_lazy(subject, body)
+        refuse_lazy(subject, body, may_be_async=guard.effect is not Effect.TRANSACTIONAL)
         bound = check_bind(subject, body, bind, guard.effect)
         return Tool(body, tool_name, guard, bind=bound, identity=identity, key=key)
 

@@ -15,6 +15,7 @@ from celery import bootsteps
 
 from agent_tasks.boundary import Boundary
 from agent_tasks.config import Settings
+from agent_tasks.declarations import is_async
 from agent_tasks.doorbell import is_doorbell
 from agent_tasks.errors import ConfigurationError, LedgerUnavailable
 from agent_tasks.folders import remove_left_behind
@@ -30,9 +31,11 @@ from agent_tasks.sweeper import Sweeper
 from agent_tasks.task import LedgerTask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from celery import Celery
+
+    from agent_tasks.agent import Agent
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +127,8 @@ class AgentWorkerStep(bootsteps.StartStopStep):
                 f"worker_concurrency must be at most {MAX_SLOTS} where agents run, got {worker.concurrency}: start several workers."
             )
         self._is_green = check_pool(worker.pool)
+        if self._is_green:
+            _refuse_async(AppState.of(worker.app).agents.values())
         _say_what_the_pool_ignores(worker)
         try:
             prepare(settings.database_url, settings.table_prefix)
@@ -203,6 +208,27 @@ def _is_doorbell(message: Any) -> bool:
         return is_doorbell(message.headers or {}, args, kwargs)
     except Exception:  # noqa: BLE001 - whatever cannot be read is no doorbell
         return False
+
+
+def _refuse_async(agents: Iterable[Agent]) -> None:
+    """Refuse what awaits, where an event loop would stop all greenlets.
+
+    Raises:
+        ConfigurationError: an agent has such steps or tools.
+    """
+    for agent in agents:
+        found = [f"step {step.name!r}" for step in agent.steps.values() if is_async(step.function)]
+        found += [
+            tool.subject
+            for tool in agent.tools.values()
+            if tool.is_async or (tool.probe_body is not None and is_async(tool.probe_body))
+        ]
+        if found:
+            raise ConfigurationError(
+                f"{' and '.join(found)} of {agent.subject} are async, and the pool is gevent, whose greenlets an event loop would "
+                "stop. Use --pool prefork, threads or solo for this agent; or write plain functions, of which gevent runs many at a "
+                "time."
+            )
 
 
 def _say_what_the_pool_ignores(worker: Any) -> None:

@@ -216,7 +216,7 @@ def test_every_kind_of_tool_may_be_called_in_one_batch_by_many_threads(here: Due
     tools = [
         noted("read"),
         noted("repeatable", why="sets a value"),
-        noted("keyed", key_lifetime=KEY_LIFETIME),
+        noted("keyed", key_lifetime=KEY_LIFETIME, bind=False),
         noted("manual", timeout=TIMEOUT),
         book,
     ]
@@ -254,7 +254,7 @@ def test_a_batch_runs_inline() -> None:
     assert made.run_inline({}) == ["A", "B"]
 
 
-@tool(effect="keyed", key_lifetime=KEY_LIFETIME)
+@tool(effect="keyed", key_lifetime=KEY_LIFETIME, bind=False)
 def shout(what: str) -> str:
     return what.upper()
 
@@ -619,7 +619,7 @@ def test_an_effect_inside_one_call_is_no_orphan_for_another_one(
     def hold() -> None:
         assert again.wait(60)
 
-    @tool(effect="keyed", key_lifetime=KEY_LIFETIME)
+    @tool(effect="keyed", key_lifetime=KEY_LIFETIME, bind=False)
     def outer(what: str) -> str:
         attempt = attempt_of_this_context()
         assert attempt is not None

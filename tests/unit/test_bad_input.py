@@ -117,6 +117,10 @@ def two_steps(here: OneProcess) -> object:
 async def asynchronous(_state: Any) -> Any: ...
 
 
+async def asynchronous_generator(_state: Any) -> Any:
+    yield
+
+
 def plain_function(here: OneProcess) -> object:
     def charge() -> None: ...
 
@@ -463,11 +467,11 @@ CASES = [
         r"must be a list of tools, got None\. It may be empty: tools=\[\]\.",
     ),
     Case(
-        "an async step",
-        lambda here: here.agent(create=asynchronous),
+        "a step that is an async generator",
+        lambda here: here.agent(create=asynchronous_generator),
         ConfigurationError,
-        r"step 'create' of agent 'order' must be a plain function, got async: calling it does nothing yet, and would be taken "
-        r"for its outcome\. Wrap it, .*asyncio\.run",
+        r"step 'create' of agent 'order' must be a plain function, got an async generator: calling it does nothing yet, and "
+        r"would be taken for its outcome",
     ),
     Case(
         "a step that takes no state",

@@ -1,4 +1,4 @@
-"""The example of docs/threads.md runs as it stands."""
+"""The examples of docs/threads.md and docs/asyncio.md run as they stand."""
 
 from __future__ import annotations
 
@@ -39,3 +39,11 @@ def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     Page("docs/threads.md").run(names)
     greeted = names["newsletter"].run_inline({"readers": ["kim", "robin", "kim"]})
     assert [mail["to"] for mail in greeted] == ["kim", "robin", "kim"]
+
+
+def test_the_example_of_the_page_about_asyncio_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.syspath_prepend(ROOT)
+    names: dict[str, Any] = {"__name__": "shop"}
+    Page("docs/asyncio.md").run(names)
+    assert names["orders"].run_inline({"cart": ["tea", "milk"]}) == {"id": "o-1", "items": ["tea", "milk"]}
