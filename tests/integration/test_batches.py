@@ -366,15 +366,23 @@ def test_a_retry_makes_the_calls_that_a_failure_kept_from_beginning(here: Duel) 
     here.sound()
 
 
+class DeclinedOnRecord(Declined):
+    """One that a later attempt makes of its record after the other calls that it begins, if there are any, have begun."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        attempt = attempt_of_this_context()
+        if attempt is not None and attempt.number > 1 and len(attempt.together.open) > 1:
+            wait_until(lambda: attempt.doomed is not None, "another call began, out of order")
+
+
 def test_a_later_attempt_begins_nothing_that_a_failure_kept_from_beginning(here: Duel) -> None:
     """Else it would come after what the step did about the failure, which is an effect out of order (I13)."""
 
-    def decline(what: str) -> str:
-        if what == "a":
-            raise Declined(what)
-        return what.upper()
-
-    act = manual(here, decline)
+    @tool(effect="manual", timeout=TIMEOUT, refused=(DeclinedOnRecord,))
+    def charge(what: str) -> str:
+        here.requests.append(what)
+        raise DeclinedOnRecord(what)
 
     @tool(effect="manual", timeout=TIMEOUT)
     def refund() -> str:
@@ -383,14 +391,14 @@ def test_a_later_attempt_begins_nothing_that_a_failure_kept_from_beginning(here:
 
     def pay(_state: Any) -> Any:
         try:
-            run_calls(calls_of(act, "abc"), max_concurrency=1)
+            run_calls(calls_of(charge, "abc"), max_concurrency=1 if current_run.number == 1 else 3)
         except Declined:
             got = refund()
         if current_run.number == 1:
             raise MemoryError
         return done(got)
 
-    run = here.run(here.agent(act, refund, pay=pay))
+    run = here.run(here.agent(charge, refund, pay=pay))
 
     assert run.get(timeout=0) == "refunded"
     assert here.requests == ["a", "refund"]
