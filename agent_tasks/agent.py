@@ -25,7 +25,7 @@ from agent_tasks.inline import run_inline
 from agent_tasks.integration import AppState
 from agent_tasks.limits import check_limits
 from agent_tasks.retries import OPTIONS, retry_policy
-from agent_tasks.steps import Step, takes
+from agent_tasks.steps import CELERYS_VERBS, Step, takes
 from agent_tasks.task import register_step
 from agent_tasks.tools import Tool, check_guarded, listed
 
@@ -272,6 +272,18 @@ class Agent:
                 f"lost, and what was done is done again. Nothing was done; call {self.name}.enqueue(…)."
             )
         return run_inline(self, {} if input is None else input)
+
+    if not TYPE_CHECKING:  # which would take it for a word on every name
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what to write in place of Celery's own verbs."""
+            said = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name in CELERYS_VERBS:
+                own = self.__dict__.get("name", "agent")
+                said = (
+                    f"agent {own!r} has no {name!r}, since it is no Celery task: start a run with {own}.enqueue({{…}})."
+                )
+            raise AttributeError(said)
 
     def first_step(self) -> Step:
         """Return the step that runs begin with.

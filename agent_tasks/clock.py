@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, bindparam
@@ -88,3 +89,16 @@ class Clock:
 def microseconds(duration: timedelta | None) -> int:
     """Return a duration as whole microseconds; none is 0."""
     return 0 if duration is None else int(duration.total_seconds() * MICROSECONDS)
+
+
+def moment(microseconds: int | None) -> str | None:
+    """Return a time of the ledger as ISO 8601 in UTC.
+
+    Example:
+        >>> moment(1_700_000_000_000_000)
+        '2023-11-14T22:13:20Z'
+    """
+    if microseconds is None:
+        return None
+    at = datetime.fromtimestamp(microseconds // 1_000_000, timezone.utc)
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -258,7 +258,7 @@ class Coordinator:
             ):
                 raise UnknownStep(
                     f"run {attempt.run_id!r}: step {step.name!r} returned {name!r}, which is no step of agent "
-                    f"{attempt.agent.name!r}.{did_you_mean(str(name), attempt.agent.steps)}"
+                    f"{attempt.agent.name!r}.{did_you_mean(str(name), attempt.agent.steps)}{_remedy(returned, attempt.agent)}"
                 )
             if attempt.agent.steps[str(name)].needs_results:
                 raise BadOutcome(
@@ -294,3 +294,11 @@ def _of_another(suspended: StepSuspended) -> CarriedElsewhere:
     )
     error.__cause__ = suspended
     return error
+
+
+def _remedy(returned: object, agent: Agent) -> str:
+    """Return what to do about a step that goes on with what is no step of its agent."""
+    known = f"the steps are {', '.join(agent.steps)}."
+    if isinstance(returned, Step):
+        return f" It is a step of agent {returned.agent_name!r}; {known}"
+    return f" Put @{agent.name}.step above it; {known}"

@@ -9,7 +9,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
-from agent_tasks.errors import ConfigurationError, did_you_mean
+from agent_tasks.errors import ConfigurationError, nearest
 from agent_tasks.forks import ForkSafeConnection, keep_to_process
 
 if TYPE_CHECKING:
@@ -94,12 +94,12 @@ def parse_url(url: str) -> URL:
     if backend not in DRIVERS:
         raise ConfigurationError(
             f"agent_database_url must name one of {', '.join(sorted(DRIVERS))}, got {backend!r}."
-            + did_you_mean(backend, DRIVERS)
+            + _corrected(parsed, "postgresql" if backend == "pgsql" else nearest(backend, DRIVERS))
         )
     if driver not in ("", DRIVERS[backend]):
         raise ConfigurationError(
             f"agent_database_url must begin with {backend}+{DRIVERS[backend]}:, got {parsed.drivername!r}: "
-            "the ledger is tested with one driver for each database."
+            f"the ledger is tested with one driver for each database.{_corrected(parsed, backend)}"
         )
     if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise ConfigurationError(
@@ -107,6 +107,14 @@ def parse_url(url: str) -> URL:
         )
     # SQLAlchemy's own default for PostgreSQL is another driver.
     return parsed if backend == "sqlite" else parsed.set(drivername=f"{backend}+{DRIVERS[backend]}")
+
+
+def _corrected(url: URL, backend: str | None) -> str:
+    """Return what to write in place of a URL whose beginning is wrong, without its password."""
+    if backend is None:
+        return ""
+    name = backend if backend == "sqlite" else f"{backend}+{DRIVERS[backend]}"
+    return f" Write {url.set(drivername=name).render_as_string(hide_password=True)}"
 
 
 def _set_up_postgresql(connection: Any, _record: object) -> None:

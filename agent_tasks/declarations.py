@@ -39,6 +39,17 @@ class Guard:
     record: bool = True
 
 
+def in_seconds(given: object) -> str:
+    """Return `` Write timedelta(seconds=10).`` where a number stands for a duration, else the empty string.
+
+    Example:
+        >>> in_seconds(10), in_seconds("10")
+        (' Write timedelta(seconds=10).', '')
+    """
+    is_number = isinstance(given, (int, float)) and not isinstance(given, bool) and given >= 0
+    return f" Write timedelta(seconds={given})." if is_number else ""
+
+
 def effect_of(subject: str, effect: str | None) -> Effect:
     """Return the effect of this name."""
     known = [str(e) for e in Effect]
@@ -61,7 +72,9 @@ def checked(subject: str, guard: Guard) -> Guard:
     for field in ("timeout", "settle", "visible_after", "key_lifetime"):
         value = getattr(guard, field)
         if value is not None and (not isinstance(value, timedelta) or value < timedelta(0)):
-            raise UnguardedTool(f"{field}= of {subject} must be a timedelta of 0 or more, got {value!r}.")
+            raise UnguardedTool(
+                f"{field}= of {subject} must be a timedelta of 0 or more, got {value!r}.{in_seconds(value)}"
+            )
     if guard.timeout is not None and not guard.timeout:
         raise UnguardedTool(f"timeout= of {subject} must be more than 0, got {guard.timeout!r}.")
     if guard.effect in (Effect.PROBED, Effect.MANUAL) and guard.timeout is None:

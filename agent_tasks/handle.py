@@ -6,9 +6,10 @@ import time
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
+from agent_tasks.awaited import waits_for, waits_for_worker
 from agent_tasks.cancelling import cancel
 from agent_tasks.errors import AgentTasksError, CannotResume, RunCancelled, RunFailed, RunNotFound, RunUnfinished
-from agent_tasks.inbox_client import InboxClient
+from agent_tasks.inbox_client import NOT_GIVEN, InboxClient
 from agent_tasks.lines import next_place
 from agent_tasks.outcomes import error_line
 from agent_tasks.resuming import Resume
@@ -60,12 +61,8 @@ class RunHandle:
 
     @property
     def waiting_for(self) -> str | None:
-        """What an unfinished run waits for, in words; None of one that runs, or has ended."""
-        row = self._row()
-        waiting: str | None = row["waiting_for"] or (
-            waits_for_worker(row) if row["status"] == RunStatus.QUEUED else None
-        )
-        return waiting
+        """What an unfinished run waits for, in the words of ``agent-tasks runs show``; None of one that has ended."""
+        return waits_for(self._row(), self._runtime.settings.lease_seconds)
 
     def cancel(self, *, who: str, why: str) -> bool:
         """Ask for the run's end. What has happened stays as it is recorded, and nothing of it is undone.
@@ -100,7 +97,7 @@ class RunHandle:
             self._runtime.engine, lambda connection: self._runtime.inbox.items(connection, self.run_id)
         )
 
-    def resolve(self, item_id: str, reply: str, *, who: str, why: str, result: Any = None) -> bool:
+    def resolve(self, item_id: str, reply: str, *, who: str, why: str, result: Any = NOT_GIVEN) -> bool:
         """Answer a question about the run; see :meth:`agent_tasks.InboxClient.resolve`."""
         return InboxClient(self._runtime).resolve(item_id, reply, who=who, why=why, result=result, run_id=self.run_id)
 
@@ -212,11 +209,6 @@ def not_committed(run_id: str) -> RunNotFound:
         f"run {run_id!r} is not in the ledger: it was written in a transaction of its caller, who has not committed it "
         "yet, or has rolled it back. Ask again after the commit."
     )
-
-
-def waits_for_worker(row: RowMapping) -> str:
-    """Return what a queued run waits for, in words that follow "waits for"."""
-    return f"a worker on queue {row['queue']!r}"
 
 
 def _who_works(row: RowMapping) -> str:

@@ -219,7 +219,7 @@ class Inbox:
         if reply not in item.replies:
             allowed = [str(r) for r in item.replies]
             raise AnswerNotAllowed(
-                f"an answer to {item.question!s} must be one of {', '.join(allowed)}, got {str(reply)!r}."
+                f"an answer to the question {str(item.question)!r} must be one of {', '.join(allowed)}, got {str(reply)!r}."
                 + did_you_mean(str(reply), allowed)
             )
         reply = Reply(reply)

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from agent_tasks.runtime import Runtime
 
 
+class _NotGiven:
+    """Stands for a ``result=`` that nobody gave, since None is a result too."""
+
+    def __repr__(self) -> str:
+        return "not given"
+
+
+NOT_GIVEN: Any = _NotGiven()
+
+
 class InboxClient:
     """The questions of one ledger that wait for a person; made by :func:`open_inbox`.
 
@@ -46,14 +56,17 @@ class InboxClient:
         Raises:
             InboxItemNotFound: there is none.
         """
-        runtime = self._runtime
-        found = runtime.boundary.read(runtime.engine, lambda connection: runtime.inbox.find(connection, item_id))
+        found = self._find(item_id)
         if found is None:
             raise InboxItemNotFound(f"no inbox item {item_id!r}. `agent-tasks inbox list` shows the open ones.")
         return found
 
+    def _find(self, item_id: str) -> InboxItem | None:
+        runtime = self._runtime
+        return runtime.boundary.read(runtime.engine, lambda connection: runtime.inbox.find(connection, item_id))
+
     def resolve(
-        self, item_id: str, reply: str, *, who: str, why: str, result: Any = None, run_id: str | None = None
+        self, item_id: str, reply: str, *, who: str, why: str, result: Any = NOT_GIVEN, run_id: str | None = None
     ) -> bool:
         """Answer a question, and ring for its run if nothing else holds it.
 
@@ -63,9 +76,8 @@ class InboxClient:
                 ``new``, ``retry``, ``go-on`` or ``abort``.
             who: the person who decides, of at most 200 characters.
             why: the reason, of at most 4,000 characters; kept in the audit trail.
-            result: with ``happened``, what the tool would have returned. The step gets it as the tool's result, and
-                goes on with it: None if you do not give it (the command line insists on ``--result`` or
-                ``--no-result``).
+            result: with ``happened``, and required there, what the tool would have returned: the step gets it as the
+                tool's result, and goes on with it. None if it returns nothing.
             run_id: of the run that the question must be about; any if not given.
 
         Returns:
@@ -73,7 +85,7 @@ class InboxClient:
 
         Raises:
             InboxItemNotFound: there is no such question.
-            AnswerNotAllowed: this cannot be answered to it, or ``who`` or ``why`` is missing.
+            AnswerNotAllowed: this cannot be answered to it, or ``who``, ``why`` or the ``result`` of ``happened`` is missing.
             AnswerTooLate: it was answered already, or the operation moved on. Whatever is raised, nothing was written.
 
         Example:
@@ -85,7 +97,10 @@ class InboxClient:
             agent_tasks.errors.InboxItemNotFound: no inbox item 'q_1'. `agent-tasks inbox list` shows the open ones.
         """
         check_signed(who, why, AnswerNotAllowed)
-        if result is not None and reply != Reply.HAPPENED:
+        if result is NOT_GIVEN:
+            self._check_result_is_needless(item_id, reply, run_id)
+            result = None
+        elif result is not None and reply != Reply.HAPPENED:
             raise AnswerNotAllowed(
                 f"result= belongs to the answer 'happened', got it with {reply!r} for inbox item {item_id!r}. Nothing was changed."
             )
@@ -104,6 +119,20 @@ class InboxClient:
         if queued:
             runtime.ring(answered)
         return queued
+
+    def _check_result_is_needless(self, item_id: str, reply: str, run_id: str | None) -> None:
+        """A step that goes on with None where its tool returns a charge fails later, and far from here."""
+        if reply != Reply.HAPPENED:
+            return
+        item = self._find(item_id)
+        if item is None or item.replied_by is not None or run_id not in (None, item.run_id):
+            return  # which the answer itself is refused for
+        if Reply.HAPPENED in item.replies:
+            tool = str(item.detail.get("tool", "the tool"))
+            raise AnswerNotAllowed(
+                f"the answer 'happened' to inbox item {item_id!r} needs result=, which the step gets as what {tool} returned: "
+                "give what the call would have returned, or result=None if that is nothing. Nothing was changed."
+            )
 
 
 def open_inbox(app: Celery) -> InboxClient:

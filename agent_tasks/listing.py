@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Column, Connection, RowMapping
 
+    from agent_tasks.clock import Clock
     from agent_tasks.schema import Tables
     from agent_tasks.states import RunStatus
 
@@ -28,15 +29,17 @@ MIN_BEGINNING = 4
 class Listing:
     """Reading statements across runs; the connection's transaction is the caller's."""
 
-    def __init__(self, tables: Tables) -> None:
-        self.runs_table, self.inbox_table = tables.runs, tables.inbox
+    def __init__(self, tables: Tables, clock: Clock) -> None:
+        self.clock, self.runs_table, self.inbox_table = clock, tables.runs, tables.inbox
 
     def runs(
         self, connection: Connection, *, status: RunStatus | None = None, agent: str | None = None, limit: int
     ) -> Sequence[RowMapping]:
         """Return the newest runs, newest first; all of them, or those of a status or an agent."""
         c = self.runs_table.c
-        statement = select(self.runs_table).order_by(c.created_at.desc(), c.run_id).limit(limit)
+        statement = (
+            select(self.runs_table, self.clock.now().label("now")).order_by(c.created_at.desc(), c.run_id).limit(limit)
+        )
         if status is not None:
             statement = statement.where(c.status == status)
         if agent is not None and not is_id(agent):

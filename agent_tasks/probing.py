@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agent_tasks.answers import Answer, AskAgain, CannotTell, Happened, NotHappened, PartlyHappened
 from agent_tasks.clock import microseconds
 from agent_tasks.current import outside_run
+from agent_tasks.declarations import in_seconds
 from agent_tasks.loops import run_body
 from agent_tasks.operations import describe_failure, text_of
 from agent_tasks.retries import SHORTEST_PAUSE
@@ -142,7 +143,7 @@ def _plain(answer: Any) -> Answer:
     if isinstance(answer, AskAgain):
         if isinstance(answer.after, timedelta):
             return AskAgain(answer.after)
-        return CannotTell("the probe returned AskAgain whose after= is no timedelta")
+        return CannotTell(f"the probe returned AskAgain whose after= is no timedelta.{in_seconds(answer.after)}")
     if isinstance(answer, PartlyHappened):
         return PartlyHappened(text_of(answer.evidence))
     if isinstance(answer, CannotTell):

@@ -44,13 +44,15 @@ def program_here(words: Sequence[str] | None = None, environ: Mapping[str, str] 
         environ: its environment, the same.
 
     Example:
-        >>> program_here(["celery", "--app=shop", "worker"], {}), program_here(["python", "web.py"], {})
-        ('agent-tasks -A shop', 'agent-tasks -A yourapp')
+        >>> program_here(["celery", "--app=shop", "worker"], {}), program_here(["celery", "worker"], {"CELERY_APP": "shop"})
+        ('agent-tasks -A shop', 'agent-tasks -A shop')
+        >>> program_here(["python", "web.py"], {})
+        'agent-tasks -A yourapp'
     """
     words, environ = sys.argv if words is None else words, os.environ if environ is None else environ
     named = None
     if "worker" in words:
-        named = environ.get("APP")  # Celery's own variable for -A
+        named = environ.get("APP") or environ.get("CELERY_APP")  # Celery's own variables for -A
         for word, after in zip(words, [*words[1:], ""], strict=True):
             if word in ("-A", "--app"):
                 named = after

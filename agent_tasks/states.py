@@ -6,9 +6,15 @@ from enum import Enum
 
 
 class Word(str, Enum):
-    """A string enumeration whose ``str()`` is its value, as the database stores it."""
+    """A string enumeration that is shown as its value, as the database stores it and as people write it.
+
+    Example:
+        >>> Reply.HAPPENED, str(Reply.HAPPENED)
+        ('happened', 'happened')
+    """
 
     __str__ = str.__str__
+    __repr__ = str.__repr__
 
 
 class Mode(Word):

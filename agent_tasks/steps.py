@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import sys
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agent_tasks.errors import did_you_mean, nearest
+from agent_tasks.errors import nearest
 from agent_tasks.retries import NO_RETRIES, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import FrameType
 
     from checkpoint import CheckpointState
+
+logger = logging.getLogger(__name__)
+
+#: What newcomers call on an agent or a step, as if it were a Celery task.
+CELERYS_VERBS = frozenset({"delay", "apply_async", "apply", "s", "si", "signature"})
+
+#: Places where a step called another one, which were warned of.
+_warned: set[tuple[str, int]] = set()
 
 
 @dataclass(frozen=True)
@@ -37,8 +48,19 @@ class Step:
     needs_results: bool = False
 
     def __call__(self, state: Any, *results: Any) -> Any:
-        """Call the function."""
+        """Call the function, as a unit test does; a step that calls another one is warned of, once a place."""
+        _warn_if_a_step_calls(self, sys._getframe(1))
         return self.function(state, *results)
+
+    if not TYPE_CHECKING:  # which would take it for a word on every name
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what to write in place of Celery's own verbs."""
+            raise AttributeError(
+                f"'Step' object has no attribute {name!r}"
+                if name not in CELERYS_VERBS
+                else f"step {self.name!r} has no {name!r}, since it works for a run: start one with {self.agent_name}.enqueue({{…}})."
+            )
 
 
 class StepState(MutableMapping[str, Any]):
@@ -101,15 +123,43 @@ def takes(function: Callable[..., Any], arguments: int) -> bool:
     return True
 
 
+def _warn_if_a_step_calls(step: Step, caller: FrameType) -> None:
+    from agent_tasks.current import attempt_of_this_context
+
+    attempt = attempt_of_this_context()
+    if attempt is None:
+        return
+    place = (caller.f_code.co_filename, caller.f_lineno)
+    if place in _warned:
+        return
+    _warned.add(place)
+    word = getattr(step.function, "__name__", step.name)
+    logger.warning(
+        "run %s: step %s called step %s as a function (%s:%s), so it is a part of this step, without a checkpoint of its own. To go on "
+        "with it, return the step itself: return %s",
+        attempt.run_id,
+        attempt.step,
+        step.name,
+        *place,
+        word,
+        extra={"action": "step_called", "run_id": attempt.run_id},
+    )
+
+
 def what_is_wrong(returned: Any, steps: Mapping[str, Step]) -> str:
     """Say what a step should have returned instead of this, which is no outcome."""
     if returned is None:
         return "returned nothing; end it with return done(…), return fail(…) or the next step's function."
-    near = nearest(returned, steps) if isinstance(returned, str) else None
+    near = None
+    if isinstance(returned, str):
+        by_lower = {name.lower(): name for name in steps}
+        short = returned.lower().rpartition(".")[2]  # 'order.pay' is the name of a step's task
+        near = nearest(returned, steps) or by_lower.get(short) or by_lower.get(nearest(short, by_lower) or "")
     if near is None:
-        return f"must return done(…), fail(…) or a step, got {returned!r}."
+        known = f" The steps are {', '.join(steps)}: return the function itself." if isinstance(returned, str) else ""
+        return f"must return done(…), fail(…) or a step, got {returned!r}.{known}"
     function = getattr(steps[near].function, "__name__", "")
     name = function if function.isidentifier() else near
     if returned in steps:
         return f"returned the name {returned!r}; return the function itself: return {name}."
-    return f"returned {returned!r}, which is no step.{did_you_mean(returned, steps)} Return the function itself: return {name}."
+    return f"returned {returned!r}, which is no step. Did you mean {near!r}? Return the function itself: return {name}."

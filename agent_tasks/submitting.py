@@ -199,6 +199,11 @@ def _check(task: Task, options: dict[str, Any]) -> None:
     given = [name for name, value in options.items() if value is not None and not (name == "retries" and value == 0)]
     for name in given:
         if name not in _HONOURED | _WITHOUT_MEANING | stamps:
+            if name in ("dedupe_key", "run_id", "idempotency_key", "dedupe_on"):
+                raise AgentTasksError(
+                    f"task {task.name!r} was called with {name}=, which agents have. Nothing was sent. To make a job once, declare "
+                    "at the task which parameters name it, dedupe_on=(…), or give the call a task_id= of your own."
+                )
             raise AgentTasksError(
                 f"task {task.name!r} was called with {name}=, which cannot be honoured: the call is kept in the ledger, and "
                 f"its doorbells go to a queue by its name. Nothing was sent.{did_you_mean(name, _HONOURED | {CONNECTION})}"

@@ -16,6 +16,7 @@ from agent_tasks.declarations import (
     check_name,
     checked,
     effect_of,
+    in_seconds,
     is_async,
     parameters_of,
     refuse_lazy,
@@ -212,7 +213,7 @@ class Tool(Generic[P, R]):
         given: object = timeout
         if given is not None and not (isinstance(given, timedelta) and given > timedelta(0)):
             raise UnguardedTool(
-                f"timeout= of the probe of {self.subject} must be a timedelta of more than 0, got {given!r}."
+                f"timeout= of the probe of {self.subject} must be a timedelta of more than 0, got {given!r}.{in_seconds(given)}"
             )
         check_function(f"the probe of {self.subject}", function, "an operation", may_be_async=True)
         timeout = timeout or self.guard.timeout

@@ -50,7 +50,7 @@ class Market(Duel):
         elif effect == "repeatable":
             declared["why"] = "the bank is told the same again"
 
-        @tool(effect=effect, name="charge", **{**declared, **options}, bind=False)
+        @tool(effect=effect, name="charge", **{**declared, **options})
         def charge(operation: Operation, cents: int) -> Any:
             key = operation.idempotency_key if effect == "keyed" else None
             return self.client.charge(operation.operation_id, cents, key=key)

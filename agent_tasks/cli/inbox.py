@@ -76,8 +76,8 @@ def resolve(
 ) -> None:
     """Answer a question; the run goes on if no other one is open.
 
-    ITEM is an id of `inbox list` or its beginning, of 4 characters or more after `q_`; REPLY is one of the replies that
-    stand beside it. After `happened` the step goes on with the result that you give.
+    ITEM is the id of a question in `inbox list`, or its beginning, of 4 characters or more after `q_`. REPLY is one of the
+    replies that stand beside it there: happened, did-not-happen, keep, ignore, recorded, new, retry, go-on, abort. After `happened` the step goes on with the result that you give.
 
     Example: agent-tasks -A shop inbox resolve q_17c2 happened --result '"sent"' --why "the mail server's log has it"
     """

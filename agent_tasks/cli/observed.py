@@ -9,7 +9,8 @@ from sqlalchemy import func, select
 
 from agent_tasks.cli.command import json_option, ledger_command
 from agent_tasks.cli.group import agent
-from agent_tasks.cli.output import is_terminal, moment, print_json, print_lines, print_table
+from agent_tasks.cli.output import is_terminal, print_json, print_lines, print_table
+from agent_tasks.clock import moment
 
 if TYPE_CHECKING:
     from sqlalchemy import RowMapping

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,19 +20,6 @@ MAX_CELL_LENGTH = 120
 
 #: Longest value that stands on a line of its own, in characters.
 MAX_VALUE_LENGTH = 1_000
-
-
-def moment(microseconds: int | None) -> str | None:
-    """Return a time of the ledger as ISO 8601 in UTC.
-
-    Example:
-        >>> moment(1_700_000_000_000_000)
-        '2023-11-14T22:13:20Z'
-    """
-    if microseconds is None:
-        return None
-    at = datetime.fromtimestamp(microseconds // 1_000_000, timezone.utc)
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def one_line(value: object) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent_tasks.cli.invocation import program_of
-from agent_tasks.cli.output import moment, one_line, print_facts, short
+from agent_tasks.cli.output import one_line, print_facts, short
+from agent_tasks.clock import moment
 from agent_tasks.outcomes import error_line
 from agent_tasks.replying import commands
 from agent_tasks.states import OperationStatus, Question

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agent_tasks.awaited import waits_for
 from agent_tasks.cli.command import json_option, ledger_command
 from agent_tasks.cli.group import agent
 from agent_tasks.cli.output import (
     is_terminal,
-    moment,
     one_line,
     print_facts,
     print_json,
@@ -19,7 +19,8 @@ from agent_tasks.cli.output import (
     print_text,
 )
 from agent_tasks.cli.questions import last_evidence, print_questions, questions, readable, said_of
-from agent_tasks.handle import RunHandle, waits_for_worker
+from agent_tasks.clock import moment
+from agent_tasks.handle import RunHandle
 from agent_tasks.promises import PROMISES
 from agent_tasks.states import FINISHED, IN_DOUBT, OperationStatus, RunStatus
 from checkpoint import codec
@@ -37,24 +38,13 @@ def runs() -> None:
     """Look at runs."""
 
 
-def waits_for(row: RowMapping) -> str | None:
-    """Return what an unfinished run waits for, in words that follow "waits for" (I9)."""
-    due = moment(row["due_at"])
-    return {
-        RunStatus.QUEUED: waits_for_worker(row),
-        RunStatus.RUNNING: f"the end of step {row['next_step']!r}; the lease of worker {row['lease_owner']} ends at {due}",
-        RunStatus.WAITING: f"its time, {due}: {row['waiting_for']}",
-        RunStatus.NEEDS_ATTENTION: f"a person: {row['waiting_for']}",
-    }.get(RunStatus(row["status"]))
-
-
-def _run_facts(row: RowMapping) -> dict[str, Any]:
+def _run_facts(row: RowMapping, target: Target) -> dict[str, Any]:
     return {
         "run_id": row["run_id"],
         "agent": row["agent"],
         "status": row["status"],
         "step": row["next_step"],
-        "waits_for": waits_for(row),
+        "waits_for": waits_for(row, target.settings.lease_seconds),
         "seq": row["seq"],
         "attempts": row["attempts"],
         "crashes": row["crashes"],
@@ -115,10 +105,11 @@ def list_runs(target: Target, status: str | None, of_agent: str | None, limit: i
     wanted = None if status is None else RunStatus(status)
     found = target.read(lambda connection: target.listing.runs(connection, status=wanted, agent=of_agent, limit=limit))
     if as_json:
-        print_json(runs=[_run_facts(row) for row in found])
+        print_json(runs=[_run_facts(row, target) for row in found])
         return
+    lease = target.settings.lease_seconds
     rows = [
-        (row["run_id"], row["agent"], row["status"], row["next_step"], moment(row["created_at"]), waits_for(row))
+        (row["run_id"], row["agent"], row["status"], row["next_step"], moment(row["created_at"]), waits_for(row, lease))
         for row in found
     ]
     if rows and is_terminal():
@@ -147,13 +138,13 @@ def show_run(target: Target, run: str, *, as_json: bool) -> None:
     shown = questions(target, handle.inbox())
     if as_json:
         print_json(
-            run={**_run_facts(row), **ending},
+            run={**_run_facts(row, target), **ending},
             operations=[_operation_facts(operation) for operation in operations],
             inbox=[question.facts() for question in shown],
             audit=[_audit_facts(entry) for entry in audit],
         )
         return
-    _print_run(_run_facts(row), **ending)
+    _print_run(_run_facts(row, target), **ending)
     if operations:
         click.echo("\noperations")
     for number, operation in enumerate(operations):
@@ -170,6 +161,23 @@ def show_run(target: Target, run: str, *, as_json: bool) -> None:
             [tuple(_audit_facts(entry).values()) for entry in audit],
             indent="  ",
         )
+    if steps := _next_steps(row):
+        click.echo("\nnext, in Python")
+        print_facts(indent="  ", **steps)
+
+
+def _next_steps(row: RowMapping) -> dict[str, str]:
+    """Return what a person may do about a run that no command does: why, and the line to write."""
+    status = RunStatus(row["status"])
+    word, get = str(row["agent"]).rpartition(".")[2], "run" if row["task"] is None else "run_handle"
+    handle, signed = f"{word}.{get}({row['run_id']!r})", "who=…, why=…"
+    resumes = {
+        RunStatus.FAILED: "once the cause is mended, to do its last step again",
+        RunStatus.WAITING: "not to wait any longer",
+        RunStatus.NEEDS_ATTENTION: "to ask what is in doubt again",
+    }
+    steps = {resumes[status]: f"{handle}.resume({signed})"} if status in resumes else {}
+    return steps if status in FINISHED else {**steps, "to end it": f"{handle}.cancel({signed})"}
 
 
 def _print_run(facts: dict[str, Any], output: Any, error: Any) -> None:

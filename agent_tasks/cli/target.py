@@ -78,7 +78,7 @@ class Target:
     @cached_property
     def listing(self) -> Listing:
         """Reading statements on this ledger."""
-        return Listing(tables(self.settings.table_prefix))
+        return Listing(tables(self.settings.table_prefix), self.runtime.clock)
 
     def close(self) -> None:
         """Close the connections of a runtime that was made here; an app's runtime is the app's."""

@@ -133,18 +133,18 @@ def _why(run: RunHandle) -> str | None:
         return None
     if status is RunStatus.NEEDS_ATTENTION:
         return f"asks the operator: {reason}"
-    return f"waits {reason}" if status is RunStatus.WAITING else None
+    return f"waits for {reason}" if status is RunStatus.WAITING else None
 
 
 def _awaited(left: Iterable[RunHandle]) -> str:
     """What the runs that have not ended wait for, in words."""
-    reasons = Counter(run.waiting_for or _AWAITED.get(run.status, "for a worker") for run in left)
+    reasons = Counter(_AWAITED.get(run.status) or f"for {run.waiting_for or 'a worker'}" for run in left)
     return "; ".join(f"{reason} ({count} run{'s'[: count > 1]})" for reason, count in reasons.items())
 
 
 def _what_hangs(runs: dict[str, RunHandle]) -> str:
     hanging = [
-        f"{cart}: run {run.run_id} is {status}" + (f"; it waits: {run.waiting_for}" if run.waiting_for else "")
+        f"{cart}: run {run.run_id} is {status}" + (f"; it waits for {run.waiting_for}" if run.waiting_for else "")
         for cart, run in runs.items()
         if (status := run.status) not in FINISHED
     ]

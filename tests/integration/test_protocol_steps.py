@@ -37,7 +37,7 @@ def test_a_run_stops_before_the_step_that_is_one_too_many_and_goes_on_for_as_man
     run = here.run(loop)
 
     assert (run.status, len(here.requests), here.row()["seq"]) == (RunStatus.NEEDS_ATTENTION, 3, 3)
-    assert run.waiting_for == "its 3 steps are spent, and walk would be the next"
+    assert run.waiting_for == "a person: its 3 steps are spent, and walk would be the next"
     assert here.questions() == ["steps"]
     here.sound()
 

@@ -291,7 +291,7 @@ def test_a_run_that_is_recovered_by_hand_asks_at_once_and_shows_what_there_is_to
     assert (run.status, item.question, run.waiting_for) == (
         RunStatus.NEEDS_ATTENTION,
         "crashes",
-        "step pay lost its worker",
+        "a person: step pay lost its worker",
     )
     shown = [(made["seq"], made["line"], made["step"]) for made in item.detail["checkpoints"]]
     assert (item.detail["step"], item.detail["seq"], shown) == ("pay", 2, [(1, 0, "create"), (0, 0, None)])

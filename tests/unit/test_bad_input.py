@@ -404,7 +404,7 @@ CASES = [
         "a timeout that is a number",
         declared(effect="manual", timeout=10),
         UnguardedTool,
-        r"timeout= of tool 'charge' must be a timedelta of 0 or more, got 10\.",
+        r"timeout= of tool 'charge' must be a timedelta of 0 or more, got 10\. Write timedelta\(seconds=10\)\.$",
     ),
     Case(
         "a timeout of nothing",
@@ -559,13 +559,19 @@ CASES = [
         "a database with a typing error",
         with_settings(agent_database_url="postgres://host/agents"),
         ConfigurationError,
-        r"must name one of postgresql, sqlite, got 'postgres'\. Did you mean 'postgresql'\?",
+        r"must name one of postgresql, sqlite, got 'postgres'\. Write postgresql\+psycopg://host/agents$",
+    ),
+    Case(
+        "a database by its short name",
+        with_settings(agent_database_url="postgres://kim:secret@host/agents"),
+        ConfigurationError,
+        r"got 'postgres'\. Write postgresql\+psycopg://kim:\*\*\*@host/agents$",
     ),
     Case(
         "a database with another driver",
         with_settings(agent_database_url="postgresql+psycopg2://host/agents"),
         ConfigurationError,
-        r"must begin with postgresql\+psycopg:, got 'postgresql\+psycopg2'",
+        r"must begin with postgresql\+psycopg:, got 'postgresql\+psycopg2': .* Write postgresql\+psycopg://host/agents$",
     ),
     Case(
         "a database in memory",
@@ -598,6 +604,18 @@ CASES = [
         SchemaMissing,
         r"tables are missing.*Run `celery -A yourapp agent db upgrade` \(or `agent-tasks db upgrade --url",
         migrated=False,
+    ),
+    Case(
+        "an agent that is called as a task",
+        lambda here: here.agent(create=lambda _state: done()).delay({}),
+        AttributeError,
+        r"agent 'order' has no 'delay', since it is no Celery task: start a run with order\.enqueue\(\{…\}\)\.$",
+    ),
+    Case(
+        "a step that is called as a task",
+        lambda here: here.agent(create=lambda _state: done()).steps["create"].apply_async(),
+        AttributeError,
+        r"step 'create' has no 'apply_async', since it works for a run: start one with order\.enqueue\(\{…\}\)\.$",
     ),
     Case("an input that is no dict", enqueued([1]), AgentTasksError, r"input of a run must be a dict, .* got list"),
     Case(
@@ -640,12 +658,32 @@ CASES = [
     ),
     # in a run
     Case("an unknown step", unknown_step, RunFailed, r"returned 'pya', .* no step .*Did you mean 'pay'\?", **FAILED),
-    Case("a step of another agent", step_of_another_agent, RunFailed, r"'send', which is no step of agent", **FAILED),
+    Case(
+        "a step of another agent",
+        step_of_another_agent,
+        RunFailed,
+        r"'send', which is no step of agent 'order'\. It is a step of agent 'invoice'; the steps are create\.$",
+        **FAILED,
+    ),
+    Case(
+        "a function that is no step",
+        stepping(lambda _here: asynchronous),
+        RunFailed,
+        r"'asynchronous', which is no step of agent 'order'\. Put @order\.step above it; the steps are create\.$",
+        **FAILED,
+    ),
+    Case(
+        "a name that is nearly that of a step's task",
+        returning("order.Pay"),
+        RunFailed,
+        r"returned 'order\.Pay', which is no step\. Did you mean 'pay'\? Return the function itself: return pay\.$",
+        **FAILED,
+    ),
     Case(
         "an outcome that is none",
         stepping(lambda _here: "pay"),
         RunFailed,
-        r"step 'create' must return done\(…\), fail\(…\) or a step, got 'pay'",
+        r"step 'create' must return done\(…\), fail\(…\) or a step, got 'pay'\. The steps are create: return the function",
         **FAILED,
     ),
     Case(

@@ -18,7 +18,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 from sqlalchemy import update
 
-from agent_tasks import InboxItem, done, fail
+from agent_tasks import InboxItem, RunHandle, done, fail
 from agent_tasks.cli import agent, db, exit_codes, inbox, runs
 from agent_tasks.cli.output import print_table
 from agent_tasks.promises import PROMISES
@@ -26,6 +26,7 @@ from agent_tasks.states import Effect
 from tests import questions
 from tests.one_process import OneProcess
 from tests.questions import STOPS, Stopped
+from tests.rows import Rows
 
 
 @pytest.fixture
@@ -496,7 +497,7 @@ def test_a_failed_run_shows_its_traceback_as_lines(small: OneProcess) -> None:
     assert "error:        KeyError: 'cart'" in lines
     after = lines[lines.index("traceback") :]
     assert after[1] == r"  ValueError: gone\x1b[2J"
-    assert after[-1] == "  KeyError: 'cart'"
+    assert after[after.index("next, in Python") - 2] == "  KeyError: 'cart'"
     assert any(line.strip().startswith("raise KeyError") for line in after)
 
 
@@ -545,9 +546,11 @@ def test_a_failed_run_shows_its_error(small: OneProcess) -> None:
 )
 def test_every_unfinished_run_names_what_it_waits_for(small: OneProcess, status: str, words: str) -> None:
     questions.unknown(small)
-    now = small.runtime.clock.now()
+    values = {"status": status, "lease_owner": "host-7", "due_at": small.runtime.clock.in_(60)}
+    if status == "queued":
+        values["waiting_for"] = None
     with small.runtime.engine.connect() as connection, connection.begin():
-        connection.execute(small.runtime.tables.runs.update().values(status=status, lease_owner="host-7", due_at=now))
+        connection.execute(small.runtime.tables.runs.update().values(**values))
     assert words in run(small, "runs", "list").stdout
 
 
@@ -753,6 +756,41 @@ def test_a_reader_that_has_seen_enough_is_no_error(small: OneProcess) -> None:
             assert (ended.returncode, ended.stderr) == (1, "")
     finally:
         os.close(writes)
+
+
+@pytest.mark.parametrize("stop", ["unknown", "crashes"])
+def test_a_run_waits_for_the_same_in_python_as_at_the_command_line(small: OneProcess, stop: str) -> None:
+    stopped = STOPS[stop](small)
+    shown = json.loads(run(small, "runs", "show", "run-1", "--json").stdout)
+    assert stopped.run.waiting_for == shown["run"]["waits_for"]
+
+
+def test_a_lease_that_has_ended_is_not_said_to_end(small: OneProcess) -> None:
+    here, handle = small, RunHandle(small.runtime, "run-1")
+    Rows(here).queue("run-1")
+    Rows(here).claim("run-1", "token-1")
+    assert "; the lease of worker " in str(handle.waiting_for)
+    assert " ends at 20" in str(handle.waiting_for)
+    here.runtime.clock.advance(here.runtime.settings.lease_seconds + 1)
+    said = str(handle.waiting_for)
+    assert said.startswith("another worker for step 'pay'; the lease of worker ")
+    assert said.endswith(
+        " and a worker takes it over once it has been in contact with the ledger for 15 s. Is one running?"
+    )
+
+
+def test_a_run_ends_with_what_a_person_may_do_about_it(small: OneProcess) -> None:
+    order = small.agent(send=lambda _state: fail("no such cart"))
+    small.run(order, run_id="run-1")
+    order.enqueue({}, run_id="run-2")
+    failed, queued = (run(small, "runs", "show", run_id).stdout for run_id in ("run-1", "run-2"))
+    assert failed.endswith(
+        "\nnext, in Python\n  once the cause is mended, to do its last step again:  "
+        "order.run('run-1').resume(who=…, why=…)\n"
+    )
+    assert queued.endswith("\nnext, in Python\n  to end it:  order.run('run-2').cancel(who=…, why=…)\n")
+    order.run("run-1").resume(who="kim", why="the cart is back")
+    assert order.run("run-1").status == "queued"
 
 
 def test_an_app_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:

@@ -111,8 +111,22 @@ def test_the_operation_says_who_settled_it(here: OneProcess) -> None:
 def test_an_answer_that_queues_the_run_rings_for_it(here: OneProcess) -> None:
     stopped = questions.unknown(here)
     assert not here.runtime.bell.rings
-    assert stopped.run.resolve(stopped.item.item_id, "happened", who="kim", why="it is in the log")
+    assert stopped.run.resolve(stopped.item.item_id, "happened", who="kim", why="it is in the log", result=None)
     assert [ring.run_id for ring in here.runtime.bell.rings] == ["run-1"]
+
+
+def test_an_answer_that_it_happened_has_to_say_what_was_returned(small: OneProcess) -> None:
+    stopped = questions.unknown(small)
+    with pytest.raises(
+        AnswerNotAllowed, match=r"needs result=, which the step gets as what mail returned: .* or result=None"
+    ):
+        stopped.run.resolve(stopped.item.item_id, "happened", who="kim", why="it is in the log")
+    assert stopped.run.inbox() == [stopped.item]
+    assert stopped.run.resolve(stopped.item.item_id, "happened", who="kim", why="it is in the log", result=None)
+
+
+def test_the_replies_are_shown_as_they_are_written(small: OneProcess) -> None:
+    assert repr(questions.unknown(small).item.replies) == "('happened', 'did-not-happen')"
 
 
 def test_a_question_without_a_run_to_wait_for_it_rings_for_nothing(here: OneProcess) -> None:
@@ -125,7 +139,7 @@ def test_the_answer_crosses_a_boundary_of_its_own(small: OneProcess) -> None:
     stopped = questions.unknown(small)
     seen: list[str] = []
     small.runtime.boundary.observer = lambda point: seen.append(str(point))
-    stopped.run.resolve(stopped.item.item_id, "happened", who="kim", why="it is in the log")
+    stopped.run.resolve(stopped.item.item_id, "happened", who="kim", why="it is in the log", result=None)
     assert seen[:2] == ["before commit resolve", "after commit resolve"]
 
 
@@ -169,7 +183,7 @@ def refused(
     [
         ("hapened", r"must be one of happened, did-not-happen, got 'hapened'\. Did you mean 'happened'\?"),
         ("did not happen", r"got 'did not happen'\. Did you mean 'did-not-happen'\?"),
-        ("keep", r"an answer to unknown must be one of happened, did-not-happen, got 'keep'\."),
+        ("keep", r"an answer to the question 'unknown' must be one of happened, did-not-happen, got 'keep'\."),
         ("", r"must be one of happened, did-not-happen, got ''\."),
     ],
 )
@@ -220,7 +234,7 @@ def test_the_second_answer_hears_who_was_first(here: OneProcess) -> None:
     item = stopped.item
     stopped.answer("did-not-happen")
     with pytest.raises(AnswerTooLate, match=r"was answered already: did-not-happen by kim \(looked it up\)"):
-        stopped.run.resolve(item.item_id, "happened", who="lee", why="I saw it")
+        stopped.run.resolve(item.item_id, "happened", who="lee", why="I saw it", result=None)
     assert [entry.who for entry in stopped.run.audit()] == ["kim"]
 
 
@@ -235,7 +249,7 @@ def test_an_answer_after_evidence_came_in_is_too_late(here: OneProcess) -> None:
     with pytest.raises(
         AnswerTooLate, match=r"was answered already: withdrawn by evidence \(a late outcome settled it\)"
     ):
-        stopped.run.resolve(item.item_id, "happened", who="kim", why="I saw it")
+        stopped.run.resolve(item.item_id, "happened", who="kim", why="I saw it", result=None)
     assert stopped.run.audit() == []
 
 
@@ -245,7 +259,7 @@ def test_an_answer_about_an_earlier_try_does_not_settle_a_later_one(here: OnePro
     with here.runtime.engine.connect() as connection, connection.begin():
         connection.execute(table.update().values(attempts=2))
     with pytest.raises(AnswerTooLate, match=rf"operation '{item.operation_id}' was begun again after"):
-        stopped.run.resolve(item.item_id, "happened", who="kim", why="I saw it")
+        stopped.run.resolve(item.item_id, "happened", who="kim", why="I saw it", result=None)
     assert stopped.item == item
 
 
@@ -266,7 +280,7 @@ def test_of_two_people_at_once_one_is_heard(here: OneProcess) -> None:
     def answer(who: str, reply: str) -> None:
         start.wait(timeout=10)
         try:
-            stopped.run.resolve(item.item_id, reply, who=who, why="at the same moment")
+            stopped.run.resolve(item.item_id, reply, who=who, why="at the same moment", result=None)
             heard.append(who)
         except AnswerTooLate as error:
             late.append(str(error))
@@ -294,7 +308,7 @@ def test_of_two_people_at_once_one_is_heard(here: OneProcess) -> None:
 )
 def test_hostile_text_in_a_reason_is_kept_as_it_is(here: OneProcess, why: str) -> None:
     stopped = questions.unknown(here)
-    stopped.run.resolve(stopped.item.item_id, "happened", who="kim", why=why)
+    stopped.run.resolve(stopped.item.item_id, "happened", who="kim", why=why, result=None)
     assert [entry.why for entry in stopped.run.audit()] == [why]
 
 

@@ -51,7 +51,7 @@ def test_a_run_that_needs_attention_is_a_warning_with_the_lines_that_answer(
     item = stopped.item
     (said,) = [text for text in warnings(log) if "needs attention" in text]
     reason, *lines = said.splitlines()
-    assert reason == f"run run-1 needs attention: {stopped.run.waiting_for}"
+    assert reason == f"run run-1 needs attention: {str(stopped.run.waiting_for).removeprefix('a person: ')}"
     assert [line.split(" --")[0] for line in lines] == [
         f"  {stop}: agent-tasks -A yourapp inbox resolve {item.item_id} {reply}" for reply in REPLIES[item.question]
     ]
@@ -113,6 +113,28 @@ def test_the_end_of_a_run_is_said_once(
     here.run(here.agent(pay=step))
     ends = [record for record in log.records if getattr(record, "action", "") == "run_ended"]
     assert [(record.levelno, record.getMessage()[: len(said)]) for record in ends] == [(logging.INFO, said)]
+
+
+def test_a_step_that_is_called_in_a_step_is_warned_of_once_a_place(
+    here: OneProcess, log: pytest.LogCaptureFixture
+) -> None:
+    def first(state: Any) -> Any:
+        for _ in range(2):
+            said = second(state)
+        return said
+
+    order = here.agent(first=first)
+    second = order.step(lambda _state: done("paid"), name="second")
+    assert here.run(order).get(timeout=0) == "paid"
+    (warned,) = [record for record in log.records if getattr(record, "action", "") == "step_called"]
+    assert warned.getMessage().startswith("run run-1: step first called step second as a function (")
+    assert "return the step itself: return " in warned.getMessage()
+
+
+def test_a_step_that_a_test_calls_is_no_reason_to_warn(here: OneProcess, log: pytest.LogCaptureFixture) -> None:
+    order = here.agent(first=lambda _state: done("paid"))
+    assert order.steps["first"]({}) == done("paid")
+    assert log.text == ""
 
 
 # -- doubts -------------------------------------------------------------------------------------------------------------
@@ -195,7 +217,8 @@ def test_a_run_that_waits_because_of_a_doubt_is_a_warning(
     here: OneProcess, log: pytest.LogCaptureFixture, effect: str
 ) -> None:
     run = here.run(doubtful(here, effect, TimeoutError("no answer")))
-    assert f"run run-1: waiting: {run.waiting_for}" in warnings(log)
+    _, reason = str(run.waiting_for).split("Z: ")  # its time comes first
+    assert f"run run-1: waiting: {reason}" in warnings(log)
 
 
 def test_the_traceback_of_a_doubt_is_kept_in_the_evidence(here: OneProcess) -> None:

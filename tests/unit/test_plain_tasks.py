@@ -224,6 +224,16 @@ def test_celerys_own_tasks_stay_plain_under_task_cls() -> None:
         app.task(name="pay", lazy=False, shared=False)(body)
 
 
+@pytest.mark.parametrize("option", ["dedupe_key", "run_id"])
+def test_a_key_of_agents_names_what_plain_tasks_have_in_its_place(shop: Shop, option: str) -> None:
+    pay = shop.task(lambda: None, name="pay", tools=[])
+    with pytest.raises(
+        AgentTasksError, match=rf"with {option}=, which agents have.* dedupe_on=\(…\), or .* a task_id="
+    ):
+        pay.apply_async(**{option: "cart-42"})
+    assert shop.counts()["agent_runs"] == 0
+
+
 # -- calling ----------------------------------------------------------------------------------------------------------
 
 

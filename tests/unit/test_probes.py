@@ -84,7 +84,7 @@ def raising(error: BaseException) -> Callable[[Operation], Any]:
         (lambda _operation: "yes" * 20, "the probe returned 'yesyesyesyes...syesyesyesyes', which is no answer"),
         (
             lambda _operation: AskAgain(5),  # type: ignore[arg-type]
-            "the probe returned AskAgain whose after= is no timedelta",
+            "the probe returned AskAgain whose after= is no timedelta. Write timedelta(seconds=5).",
         ),
     ],
 )
