@@ -80,6 +80,7 @@ class Slot:
 
     def __init__(self, table: Slots, index: int, lease: Lease) -> None:
         self._table, self._index, self._lease = table, index, lease
+        self._is_free = False
         self._table.write(index, lease)
 
     @property
@@ -96,12 +97,16 @@ class Slot:
         self._set(deadline=deadline)
 
     def free(self) -> None:
-        """Give the place back."""
-        self._table.clear(self._index)
+        """Give the place back; a thread of the body that outlives its attempt writes nothing there any more."""
+        with _threads:
+            self._is_free = True
+            self._table.clear(self._index)
 
     def _set(self, **changes: float) -> None:
-        self._lease = Lease(**{**self._lease.__dict__, **changes})
-        self._table.write(self._index, self._lease)
+        with _threads:
+            if not self._is_free:  # else it may be another attempt's by now
+                self._lease = Lease(**{**self._lease.__dict__, **changes})
+                self._table.write(self._index, self._lease)
 
 
 class Slots:

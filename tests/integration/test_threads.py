@@ -328,6 +328,7 @@ def test_a_call_that_outlasts_the_steps_time_limit_keeps_the_step_from_being_com
     one.sound()
     end.set()
     threads[0].join()
+    assert one.runtime.slots.leases() == []  # the call's end has not taken the attempt's place again
 
     one.later(order, 0.01)
     one.later(order, one.runtime.settings.lease_seconds)

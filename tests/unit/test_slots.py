@@ -86,6 +86,18 @@ def test_a_place_that_was_given_back_is_taken_again(slots: Slots) -> None:
     assert [lease.run_id for lease in slots.leases()] == ["run-1", "run-4", "run-3"]
 
 
+def test_a_thread_that_outlives_its_attempt_writes_nothing_into_a_place_that_was_given_back(slots: Slots) -> None:
+    """Else the next attempt there would not be renewed, or its process would be killed at the deadline of another."""
+    late = slots.take("run-1", "token", deadline=10.0)
+    late.free()
+    late.set_deadline(5.0)
+    assert slots.leases() == []
+    slots.take("run-2", "another", deadline=30.0)
+    late.set_deadline(5.0)
+    late.claimed(1)
+    assert [(lease.run_id, lease.fence, lease.deadline) for lease in slots.leases()] == [("run-2", None, 30.0)]
+
+
 def test_a_full_table_says_what_to_do(slots: Slots) -> None:
     lease = Lease(1, "run", "token", 1, 1.0, 1.0)
     for index in range(MAX_SLOTS):
