@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from celery import bootsteps
 
 from agent_tasks.boundary import Boundary
+from agent_tasks.complaints import Complaints
 from agent_tasks.config import Settings
 from agent_tasks.declarations import is_async
 from agent_tasks.doorbell import is_doorbell
@@ -44,7 +45,7 @@ _STOP_SECONDS = 5.0
 
 
 class Looper:
-    """Calls a function again and again in a thread; an exception is logged, and the next turn comes all the same.
+    """Calls a function again and again in a thread; an exception is logged, rarely if it stays, and the next turn comes all the same.
 
     Args:
         name: of the thread.
@@ -66,6 +67,7 @@ class Looper:
         self._turn, self._pause_seconds, self._may_end = turn, pause_seconds, may_end
         self._stopped: threading.Event | Flag = Flag() if real else threading.Event()
         self._thread = (RealThread if real else threading.Thread)(target=self._loop, name=name, daemon=True)
+        self._complaints = Complaints(name)
 
     def start(self) -> None:
         """Start the thread."""
@@ -82,13 +84,9 @@ class Looper:
             try:
                 self._turn()
             except Exception as error:  # noqa: BLE001 - one bad row, or an outage, never ends the thread
-                logger.warning(
-                    "%s: %s: %s",
-                    self._thread.name,
-                    type(error).__name__,
-                    error,
-                    extra={"action": "loop_failed", "loop": self._thread.name},
-                )
+                self._complaints.failed(error)
+            else:
+                self._complaints.succeeded()
 
     def _ended(self) -> bool:
         if not self._stopped.wait(self._pause_seconds):

@@ -79,6 +79,8 @@ def reported(context: click.Context, failed: str, *, verbose: bool) -> Iterator[
         program = program_of(context)
         why = why.replace("celery -A yourapp agent", program)  # the engine cannot know how it was called
         click.echo(f"  why:  {one_line(why)}", err=True)
+        if isinstance(error, LedgerUnavailable) and context.command_path.endswith((" db status", " db upgrade")):
+            step = "the same command, once what is said above is mended"
         setting = re.match(r"agent_\w+", str(error)) if isinstance(error, ConfigurationError) else None
         if setting is not None and url_of(context) is None:
             name = setting.group()

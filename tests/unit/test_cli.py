@@ -745,6 +745,14 @@ def test_both_programs_have_the_same_commands(tmp_path: Path, program: str) -> N
     assert f"next: {program} runs list" in missing.stderr
 
 
+@pytest.mark.parametrize("command", ["status", "upgrade"])
+def test_a_database_that_does_not_answer_advises_no_command_that_needs_it(command: str) -> None:
+    shown = CliRunner().invoke(agent, ["db", command, "--url", "postgresql+psycopg://127.0.0.1:1/agents"])
+    assert shown.exit_code == exit_codes.UNREACHABLE
+    assert "check agent_database_url and the server, then try again" in shown.stderr
+    assert shown.stderr.endswith("next: the same command, once what is said above is mended\n")
+
+
 def test_a_reader_that_has_seen_enough_is_no_error(small: OneProcess) -> None:
     small.agent(create=lambda _state: done()).enqueue({}, run_id="run-1")
     reads, writes = os.pipe()

@@ -274,8 +274,9 @@ def test_a_turn_that_fails_does_not_end_the_loop(caplog: pytest.LogCaptureFixtur
     looper.start()
     wait_until(lambda: len(turns) > 3, "the loop goes on")
     looper.stop()
-    said = [record.getMessage() for record in caplog.records if getattr(record, "action", "") == "loop_failed"]
-    assert said == ["agent-test: ValueError: turn 1", "agent-test: ValueError: turn 2"]
+    said = [(record.action, record.getMessage()) for record in caplog.records if hasattr(record, "loop")]
+    assert said[0] == ("loop_failed", "agent-test: ValueError: turn 1")
+    assert [action for action, _ in said] == ["loop_failed", "loop_recovered"]
 
 
 def test_a_loop_that_was_stopped_takes_no_further_turn() -> None:
