@@ -100,7 +100,7 @@ def enqueue(
     )
     run_id = str(row["run_id"])
     if joined is None:
-        runtime.ring(run_id)
+        runtime.ring_as(row)
     else:
         joined.ring_after_commit(run_id)
     return RunHandle(runtime, run_id, in_transaction=joined is not None)

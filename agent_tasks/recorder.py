@@ -111,7 +111,7 @@ class Recorder:
             return True, runtime.ledger.begin(connection, attempt, request, seen)
 
         def at_once() -> tuple[bool, Operation | None] | None:
-            begun = shortcuts.begin(runtime, attempt, request)
+            begun = shortcuts.intend(runtime, attempt, request)
             return None if begun is None else (True, begun)
 
         try:

@@ -32,6 +32,31 @@ NO_LEASE: dict[str, Any] = {"lease_owner": None, "lease_token": None}
 
 
 @cache
+def _inserting(table: Table, clock: Any, dialect: str, names: tuple[str, ...], waits: bool, expires: bool) -> Any:
+    now = moment(clock, "now")
+    values = {name: bindparam(f"new_{name}", type_=table.c[name].type) for name in names}
+    begin: dict[str, Any] = {"status": RunStatus.QUEUED, "due_at": moment(clock, "due")}
+    if waits:
+        begin.update(status=RunStatus.WAITING, waiting_for="the time that its caller named")
+    numbers = dict.fromkeys(("line", "line_start_seq", "seq", "wakeups", "fence", "attempts", "crashes"), 0)
+    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    return (
+        insert(table)
+        .values(
+            **values,
+            **begin,
+            **numbers,
+            expires_at=moment(clock, "end") if expires else None,
+            protocol=PLAIN_PROTOCOL,
+            version=1,
+            created_at=now,
+            updated_at=now,
+        )
+        .on_conflict_do_nothing()
+    )
+
+
+@cache
 def _finding(table: Table, clock: Any, lock: bool, wait: bool) -> Select[Any]:
     statement = select(table, moment(clock, "now").label("now")).where(table.c.run_id == bindparam("id"))
     return statement.with_for_update(skip_locked=not wait) if lock else statement
@@ -169,34 +194,16 @@ class Runs:
             ends_in: seconds until it is too late for its first attempt; never if not given.
             **values: of its columns.
         """
-        dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-        now = self.clock.now()
-        if begins_in is None:
-            begin: dict[str, Any] = {"status": RunStatus.QUEUED, "due_at": self.ring_again()}
-        else:
-            waiting_for = "the time that its caller named"
-            begin = {"status": RunStatus.WAITING, "due_at": self.clock.in_(begins_in), "waiting_for": waiting_for}
-        statement = (
-            dialect.insert(self.table)
-            .values(
-                **values,
-                **begin,
-                expires_at=None if ends_in is None else self.clock.in_(ends_in),
-                protocol=PLAIN_PROTOCOL,
-                version=1,
-                line=0,
-                line_start_seq=0,
-                seq=0,
-                wakeups=0,
-                fence=0,
-                attempts=0,
-                crashes=0,
-                created_at=now,
-                updated_at=now,
-            )
-            .on_conflict_do_nothing()
+        statement = _inserting(
+            self.table, self._kind, connection.dialect.name, (*values,), begins_in is not None, ends_in is not None
         )
-        return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
+        due_in = self.settings.ring_again_seconds if begins_in is None else begins_in
+        parameters = {f"new_{name}": value for name, value in values.items()}
+        parameters.update(at_now=self.clock.offset(0), at_due=self.clock.offset(due_in))
+        if ends_in is not None:
+            parameters["at_end"] = self.clock.offset(ends_in)
+        written = connection.execute(statement, parameters, execution_options={"preserve_rowcount": True})
+        return written.rowcount == 1
 
     def find(self, connection: Connection, run_id: str, *, lock: bool = False, wait: bool = True) -> RowMapping | None:
         """Return a run's row with the database's time beside it; ``lock`` holds it until the transaction ends.

@@ -7,7 +7,7 @@ import secrets
 import threading
 import uuid
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_tasks.boundary import Boundary
 from agent_tasks.clock import Clock
@@ -28,7 +28,7 @@ from agent_tasks.states import FINISHED, RunStatus
 from checkpoint.sql import SqlStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from celery import Celery
     from sqlalchemy import Engine
@@ -118,7 +118,10 @@ class Runtime:
     def ring(self, run_id: str) -> None:
         """Ring for a run if it is queued, or if it ended and Celery has not heard of it."""
         row = self.boundary.read(self.engine, lambda connection: self.runs.find(connection, run_id))
-        if row is None:
-            return
+        if row is not None:
+            self.ring_as(row)
+
+    def ring_as(self, row: Mapping[Any, Any]) -> None:
+        """Do so by the run's row, as it was read or written just now."""
         if row["status"] == RunStatus.QUEUED or (row["status"] in FINISHED and row["due_at"] is not None):
             self.bell.ring(Ring.of(row))

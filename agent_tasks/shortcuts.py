@@ -52,7 +52,7 @@ def claim(
     return row, state
 
 
-def begin(runtime: Runtime, attempt: Attempt, request: Request) -> Operation | None:
+def intend(runtime: Runtime, attempt: Attempt, request: Request) -> Operation | None:
     """Record the intent of a call that has no row yet."""
     guard, clock = request.tool.guard, runtime.clock
     life = guard.key_lifetime

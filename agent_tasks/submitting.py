@@ -106,7 +106,7 @@ def submit(
     )
     run_id = str(row["run_id"])
     if joined is None:
-        runtime.ring(run_id)
+        runtime.ring_as(row)
         result = task.AsyncResult(run_id)
     else:
         joined.ring_after_commit(run_id)

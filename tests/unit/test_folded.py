@@ -63,7 +63,7 @@ class Situation:
         return self.attempt.request(charge, {"text": "a"})
 
     def begun(self) -> Operation:
-        operation = shortcuts.begin(self.runtime, self.attempt, self.request())
+        operation = shortcuts.intend(self.runtime, self.attempt, self.request())
         assert operation is not None
         return operation
 
@@ -123,7 +123,7 @@ Write = Callable[[Situation], Any]
 
 
 def begin(there: Situation) -> Any:
-    return shortcuts.begin(there.runtime, there.attempt, there.request())
+    return shortcuts.intend(there.runtime, there.attempt, there.request())
 
 
 def record(there: Situation) -> Any:
@@ -361,7 +361,7 @@ def test_of_two_intents_with_one_id_the_one_that_was_committed_stands(there: Sit
         "fence": 1,
         "token": "another",
     }
-    thread = threading.Thread(target=lambda: said.append(shortcuts.begin(there.runtime, there.attempt, request)))
+    thread = threading.Thread(target=lambda: said.append(shortcuts.intend(there.runtime, there.attempt, request)))
     with there.runtime.engine.connect() as connection:
         transaction = connection.begin()
         connection.execute(insert(table).values(**values))
