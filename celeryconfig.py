@@ -52,7 +52,9 @@ broker_url = _setting("AGENT_BROKER_URL", "filesystem://")
 
 # The ledger: runs, operations and checkpoints, the one thing to back up. A broker that other hosts can reach needs a
 # database that they can reach as well: postgresql+psycopg://user:password@host/database
-agent_database_url = _setting("AGENT_DATABASE_URL", f"sqlite:///{_data / 'agent.db'}")
+# In a Django project: the name in DATABASES of the database that the ledger is in, instead of its URL.
+agent_django_database = _setting("AGENT_DJANGO_DATABASE", None)
+agent_database_url = _setting("AGENT_DATABASE_URL", "" if agent_django_database else f"sqlite:///{_data / 'agent.db'}")
 
 if agent_database_url.startswith(f"sqlite:///{_data}"):
     _data.mkdir(parents=True, exist_ok=True)
@@ -117,9 +119,6 @@ timezone = "UTC"
 # What the names of the ledger's tables start with.
 agent_table_prefix = _setting("AGENT_TABLE_PREFIX", "agent_")
 
-# What plain tasks do that do not say it themselves: guard, or observe, which only counts what is done twice.
-agent_mode = _setting("AGENT_MODE", "guard")
-
 # How long a run stays with a worker that is not heard of. This and agent_sweep_seconds bound the pause after a host is
 # lost; a dead child is noticed within half a second.
 agent_lease_seconds = _seconds("AGENT_LEASE_SECONDS", 15.0)
@@ -139,6 +138,9 @@ agent_max_crashes = _count("AGENT_MAX_CRASHES", 3)
 # A run that would take more steps waits for a person, unless its agent says another number: loops end there.
 agent_max_steps = _count("AGENT_MAX_STEPS", 10_000)
 
+# The largest batch of calls that a step may make or plan; more is work for several steps.
+agent_max_batch = _count("AGENT_MAX_BATCH", 1_000)
+
 # No lease is renewed past this age of an attempt; a child that goes on is killed. Longer than your longest step.
 agent_step_timeout_seconds = _seconds("AGENT_STEP_TIMEOUT_SECONDS", 1800.0)
 
@@ -153,6 +155,10 @@ agent_publish_max_retries = _count("AGENT_PUBLISH_MAX_RETRIES", 3)
 # may send the same dedupe key, or say how much longer.
 agent_retention_days = _days("AGENT_RETENTION_DAYS", None)
 agent_dedupe_days = _days("AGENT_DEDUPE_DAYS", None)
+
+# What base=AgentTask does for a plain task that does not say it itself: guard it, or with "observe" only count what is done
+# twice, while plain Celery runs it.
+agent_mode = _setting("AGENT_MODE", "guard")
 
 # Says that all workers and callers stay on this host for good, which allows an SQLite ledger with a network broker.
 agent_single_host = _yes_or_no("AGENT_SINGLE_HOST", False)

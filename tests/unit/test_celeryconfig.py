@@ -83,18 +83,20 @@ def test_servers_from_the_environment_leave_no_folder(load: Any, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-#: A Django project names its database in its own settings, and not in this file.
-LISTED = [field for field in dataclasses.fields(Settings) if field.name != "django_database"]
+def test_a_ledger_in_one_of_djangos_databases_needs_no_url_beside_it(load: Any, tmp_path: Path) -> None:
+    settings = load(AGENT_DJANGO_DATABASE="default", AGENT_BROKER_URL="redis://broker/3")
+    assert (settings["agent_django_database"], settings["agent_database_url"]) == ("default", "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_setting_of_the_engine_is_listed_with_its_default(load: Any) -> None:
     listed = {name: value for name, value in load().items() if name.startswith("agent_")}
-    defaults = {f"agent_{field.name}": field.default for field in LISTED}
+    defaults = {f"agent_{field.name}": field.default for field in dataclasses.fields(Settings)}
     defaults["agent_database_url"] = listed["agent_database_url"]
     assert listed == defaults
 
 
-@pytest.mark.parametrize("field", LISTED, ids=lambda field: field.name)
+@pytest.mark.parametrize("field", dataclasses.fields(Settings), ids=lambda field: field.name)
 def test_each_setting_of_the_engine_can_come_from_the_environment(field: Any, load: Any) -> None:
     value = {"str": "x", "float": 7.5, "int": 7, "bool": True}[field.type.removesuffix(" | None")]
     assert load(**{f"AGENT_{field.name.upper()}": str(value)})[f"agent_{field.name}"] == value
