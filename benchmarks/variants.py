@@ -77,7 +77,7 @@ class AgentChain:
         from agent_tasks import Agent, done, tool  # not in the reference's worker
 
         key_lifetime = timedelta(hours=1) if effect == "keyed" else None
-        act = None if effect is None else tool(effect=effect, key_lifetime=key_lifetime)(act_on_nothing)
+        act = None if effect is None else tool(effect=effect, key_lifetime=key_lifetime, bind=False)(act_on_nothing)
         self._agent = Agent(key, app=app, tools=[] if act is None else [act], **options)
 
         @self._agent.step
