@@ -19,6 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from agent_tasks.children import EndingChildren
 from agent_tasks.cures import cure_of
 from agent_tasks.errors import LedgerUnavailable, SchemaMissing
+from agent_tasks.single import Borrowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -157,10 +158,10 @@ class Boundary:
         """
         errors = LedgerErrors(name)
         try:
-            with errors:
+            with errors, Borrowed(engine) as borrowed:
                 self._cross("commit", name, "before")
                 errors.ambiguous = True  # from here on nobody can tell without looking
-                row = statement.run(engine, values)
+                row = statement.run(borrowed, values)
                 if row is not None:
                     self._cross("commit", name, "after")
         except DBAPIError as error:

@@ -7,14 +7,16 @@ sending it does; here all of that happens once, and the driver gets text and a l
 from __future__ import annotations
 
 from collections import namedtuple
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from sqlalchemy import Engine, Executable
+    from typing_extensions import Self
 
 
 class Single:
@@ -40,11 +42,11 @@ class Single:
         self._int8 = Int8
         self._row: Any = None
 
-    def run(self, engine: Engine, values: Mapping[str, Any]) -> Any:
+    def run(self, borrowed: Borrowed, values: Mapping[str, Any]) -> Any:
         """Send it, outside of any transaction.
 
         Args:
-            engine: whose connection is borrowed.
+            borrowed: the connection to send it through.
             values: of its parameters; one that is left out is NULL.
 
         Returns:
@@ -56,22 +58,12 @@ class Single:
         known = {**self._fixed, **values}
         found = map(known.get, self._names)
         parameters = [self._int8(value) if type(value) is int else value for value in found]
-        pooled = engine.raw_connection()
-        connection: Any = pooled.dbapi_connection
-        try:
+        with borrowed.sending(self._sql, parameters) as connection:
             connection.autocommit = True  # no word to the server
             cursor = self._cursor(connection)
             cursor.execute(self._sql, parameters, prepare=True)
             row = cursor.fetchone()
             connection.autocommit = False
-        except BaseException as error:  # noqa: BLE001 - a time limit, say, in the middle of an answer
-            said = _translated(self._sql, parameters, error, engine, connection)
-            pooled.invalidate(error)
-            if isinstance(said, DBAPIError) and said.connection_invalidated:
-                engine.dispose()  # the other connections to this server are as old
-            raise said from (error if said is not error else None)
-        finally:
-            pooled.close()
         if row is None:
             return None
         if self._row is None:
@@ -80,18 +72,55 @@ class Single:
         return self._row._make(row)
 
 
-def _translated(
-    sql: str, parameters: list[Any], error: BaseException, engine: Engine, connection: Any
-) -> BaseException:
-    """Return what SQLAlchemy would raise in the place of a driver's error."""
-    dialect = engine.dialect
-    driver: Any = dialect.dbapi
-    if not isinstance(error, driver.Error):
-        return error
-    lost = dialect.is_disconnect(error, connection, None)
-    return DBAPIError.instance(  # type: ignore[no-any-return]
-        sql, parameters, error, driver.Error, connection_invalidated=lost, dialect=dialect, hide_parameters=True
-    )
+class Borrowed:
+    """A driver's connection, borrowed from an engine's pool for one statement.
+
+    Args:
+        engine: of PostgreSQL.
+
+    Raises:
+        DBAPIError: the database was not reached, so nothing was sent.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        try:
+            self._pooled = engine.raw_connection()
+        except Exception as error:
+            said = self._translated("", [], error, None)
+            if said is error:
+                raise
+            raise said from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._pooled.close()
+
+    @contextmanager
+    def sending(self, sql: str, parameters: list[Any]) -> Iterator[Any]:
+        """Lend the connection; one that anything went wrong on is thrown away."""
+        connection: Any = self._pooled.dbapi_connection
+        try:
+            yield connection
+        except BaseException as error:  # noqa: BLE001 - a time limit, say, in the middle of an answer
+            said = self._translated(sql, parameters, error, connection)
+            self._pooled.invalidate(error)
+            if isinstance(said, DBAPIError) and said.connection_invalidated:
+                self._engine.dispose()  # the other connections to this server are as old
+            raise said from (error if said is not error else None)
+
+    def _translated(self, sql: str, parameters: list[Any], error: BaseException, connection: Any) -> BaseException:
+        """Return what SQLAlchemy would raise in the place of a driver's error."""
+        dialect = self._engine.dialect
+        driver: Any = dialect.dbapi
+        if not isinstance(error, driver.Error):
+            return error
+        lost = dialect.is_disconnect(error, connection, None)
+        return DBAPIError.instance(  # type: ignore[no-any-return]
+            sql, parameters, error, driver.Error, connection_invalidated=lost, dialect=dialect, hide_parameters=True
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -62,7 +62,8 @@ def explore_crashes(
         database_url: an empty database for the ledger, which is emptied again and again; an SQLite file if not given.
         brokers: what the broker does with the message under way at the crash: ``redelivers`` it, or was ``emptied``.
         lost_answers: also let each commit happen without its answer.
-        cancels: also cancel the run at each crossing but those in the middle of a commit, over another connection.
+        cancels: also cancel the run at each crossing, over another connection; but not in the middle of a commit, nor on
+            SQLite in the body of a ``transactional`` tool, whose lock would keep the canceller waiting.
         faults: of a schedule. With 2, a second fault meets each boundary that the recovery from the first one crosses.
         sample: how many schedules to draw at random (and the first faults of drawn pairs by themselves); all if not given.
         seed: of the draw; a random one, which the report names, if not given.
@@ -175,7 +176,12 @@ class _Explorer:
             "cancel": ("redelivers",),
             "cancel and crash": ("emptied",),
         }
-        faults = faults_at(self.found.points, lost_answers=self.options.lost_answers, cancels=self.options.cancels)
+        faults = faults_at(
+            self.found.points,
+            lost_answers=self.options.lost_answers,
+            cancels=self.options.cancels,
+            holding=self.stage.tools_that_lock_the_ledger(),
+        )
         return [(fault, broker) for fault in faults for broker in brokers[fault.kind]]
 
     def _draw(self, seed: int | None) -> random.Random:

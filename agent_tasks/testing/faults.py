@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 from sqlalchemy.exc import OperationalError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from agent_tasks.boundary import Point
 
 Kind = Literal["crash", "lost answer", "cancel", "cancel and crash"]
@@ -37,13 +39,23 @@ class Fault:
         return f"{self.kind} {self.point} (crossing {self.index})"
 
 
-def faults_at(points: list[Point], *, lost_answers: bool, cancels: bool = False) -> list[Fault]:
-    """Return every fault that can meet one of these crossings."""
+def faults_at(
+    points: list[Point], *, lost_answers: bool, cancels: bool = False, holding: Collection[str] = ()
+) -> list[Fault]:
+    """Return every fault that can meet one of these crossings.
+
+    Args:
+        points: that were crossed, in order.
+        lost_answers: answers of commits can be lost.
+        cancels: somebody can cancel the run.
+        holding: tools in whose bodies the step holds locks that would keep a canceller waiting.
+    """
     found = [Fault(index, point, "crash") for index, point in enumerate(points)]
     for index, point in enumerate(points):
         if lost_answers and (point.kind, point.moment) == ("commit", "after"):
             found.append(Fault(index, point, "lost answer"))
-        if cancels and (point.kind, point.moment) != ("commit", "before"):  # its locks would keep the canceller waiting
+        waits = (point.kind, point.moment) == ("commit", "before") or (point.kind == "effect" and point.name in holding)
+        if cancels and not waits:
             found += [Fault(index, point, "cancel"), Fault(index, point, "cancel and crash")]
     return found
 

@@ -15,6 +15,7 @@ from agent_tasks.database import open_engine
 from agent_tasks.doorbell import InlineBell
 from agent_tasks.lines import next_place, step_after
 from agent_tasks.runtime import Runtime
+from agent_tasks.states import Effect
 from agent_tasks.testing.invariants import check_invariants
 from checkpoint.errors import CheckpointError
 
@@ -123,6 +124,12 @@ class Stage:
     def operations(self) -> list[Operation]:
         """Return the run's operations."""
         return self._read(lambda connection: self._observing.ledger.of_run(connection, RUN_ID))
+
+    def tools_that_lock_the_ledger(self) -> set[str]:
+        """Return the tools in whose bodies no other connection can write to the ledger: one writer at a time on SQLite."""
+        if self.engine.dialect.name != "sqlite":
+            return set()
+        return {tool.name for tool in self.agent.tools.values() if tool.guard.effect is Effect.TRANSACTIONAL}
 
     def step(self) -> str | None:
         """Return the step that follows the run's last checkpoint; of a run that failed, the one it failed in."""

@@ -167,19 +167,18 @@ def test_a_crash_at_any_boundary_of_a_retried_step_repeats_no_effect(way: str, d
     assert [str(point) for point in found.points].count("after commit retry") == 2
 
 
-@pytest.mark.parametrize("effect", ["keyed", "probed"])
+@pytest.mark.parametrize("effect", ["keyed", "probed", "transactional"])
 def test_a_cancel_at_any_boundary_ends_the_run_and_repeats_no_effect(effect: str, database_url: str) -> None:
-    world = VendorWorld()
-
-    found = explore_crashes(
-        agent_of(effect, world),
-        {"what": "a"},
-        world,
-        database_url=database_url,
-        brokers=(),
-        lost_answers=False,
-        cancels=True,
-    )
+    with closing(World(database_url)) as world:
+        found = explore_crashes(
+            agent_of(effect, world),
+            {"what": "a"},
+            world,
+            database_url=database_url,
+            brokers=(),
+            lost_answers=False,
+            cancels=True,
+        )
 
     assert not found.failures, found.report()
     assert {fault.kind for schedule in found.schedules for fault in schedule.faults} == {"cancel", "cancel and crash"}

@@ -64,7 +64,7 @@ def test_messages_that_another_process_made_are_read_in_one_more(wired: tuple[On
 @pytest.mark.parametrize("effect", ["keyed", "manual", "repeatable"])
 def test_a_call_with_an_effect_takes_two_more(wired: tuple[OneProcess, Proxy], effect: str) -> None:
     declared: dict[str, Any] = {
-        "keyed": {"key_lifetime": timedelta(hours=1)},
+        "keyed": {"key_lifetime": timedelta(hours=1), "bind": False},
         "manual": {"timeout": timedelta(seconds=10)},
         "repeatable": {"why": "a test counts nothing"},
     }[effect]

@@ -157,7 +157,7 @@ class Stage:
 
     def claims(self, run_id: str, seq: int = 1) -> int:
         """How many doorbells of a run's step were answered, the first one's unless it is said otherwise."""
-        return sum(c.seq == seq and c.point[:2] == ("commit", "claim") for c in self.kills.crossings(run_id)) // 2
+        return sum(c.seq == seq and c.point == ("commit", "claim", "after") for c in self.kills.crossings(run_id))
 
     def all_ended(self, run_ids: Iterable[str]) -> bool:
         """Tell whether runs have ended; the person answers meanwhile what is asked about mails."""

@@ -576,6 +576,14 @@ def test_a_time_limit_in_the_middle_of_a_statement_is_heard_of_and_its_connectio
     assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
+def test_a_database_that_is_not_reached_got_no_statement(there: Situation) -> None:
+    one = Single(select(literal(1).label("one")), there.runtime.engine)
+    nobody = open_engine("postgresql+psycopg://nobody@127.0.0.1:1/nothing")
+    with pytest.raises(LedgerUnavailable, match=r"did not answer at 'claim'.*Nothing was written") as said:
+        there.runtime.boundary.at_once("claim", nobody, one, {})
+    assert not said.value.ambiguous
+
+
 def test_a_statement_that_the_database_refuses_is_said_in_the_words_of_sqlalchemy(there: Situation) -> None:
     with there.runtime.engine.connect() as connection, connection.begin():
         connection.exec_driver_sql("ALTER TABLE agent_operations ADD CHECK (tool <> 'charge')")
