@@ -56,11 +56,10 @@ def test_a_body_that_ends_in_what_ends_a_process_or_in_a_doubt_is_not_tried_agai
         stage.enqueue("after-them")
         stage.finish(["after-them"], LIMIT_SECONDS)
     assert {end: stage.row(end)["crashes"] for end in ENDS} == dict.fromkeys(ENDS, 3)
-    assert [
-        end for end in ENDS if stage.claims(end) > 6
-    ] == []  # each was rung for, and some came again from the broker
-    assert stage.claims("doubtful", seq=2) <= 3
-    assert [fault for fault in stage.faults(["doubtful", "after-them"]) if "open question" not in fault] == []
+    assert {end: stage.row(end)["fence"] for end in ENDS} == dict.fromkeys(ENDS, 3)
+    assert stage.row("doubtful")["fence"] <= 5
+    # Each was rung for a few times, and some came again from the broker; one that came again at once would be here by the hundred.
+    assert [run_id for run_id in (*ENDS, "doubtful") if max(stage.claims(run_id, seq) for seq in (1, 2)) > 20] == []
 
 
 @in_each_pool
