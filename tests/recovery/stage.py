@@ -178,7 +178,12 @@ class Stage:
         except AssertionError as error:
             left = [self.row(run_id) for run_id, status in self.statuses(runs).items() if status not in FINISHED]
             facts = ("run_id", "status", "next_step", "attempts", "crashes", "fence", "due_at", "now", "waiting_for")
-            raise AssertionError(f"{error}: {[{fact: row[fact] for fact in facts} for row in left]}") from error
+            said = [line for row in left for line in self._said_of(row["run_id"])]
+            raise AssertionError(f"{error}: {[{fact: row[fact] for fact in facts} for row in left]}\n{said}") from error
+
+    def _said_of(self, run_id: str) -> list[str]:
+        """The workers' last words about a run."""
+        return [] if self.fleet is None else sorted(self.fleet.said(f"run {run_id}"))[-5:]
 
     def statuses(self, run_ids: Iterable[str]) -> dict[str, RunStatus]:
         """Return where runs stand."""

@@ -62,7 +62,7 @@ def kill_at(stage: Stage, places: Sequence[tuple[str, int]], recorded: list[Cros
     stage.kills.plan(kills.values())
     for run_id in kills:
         stage.enqueue(run_id)
-    wait_until(lambda: stage.all_ended(kills), "the killed runs ended", LIMIT_SECONDS)
+    stage.finish(kills, LIMIT_SECONDS)
     done = {one.kill.run_id: one for one in stage.kills.carried_out()}
     assert [kill for run_id, kill in kills.items() if run_id not in done] == []
     for run_id, one in done.items():  # up to its kill nothing else disturbed the run
@@ -98,6 +98,6 @@ def kill_parents(stage: Stage) -> None:
         stage.enqueue(rung, rung=False)
         wait_until(lambda: not any(k.at.point.name == "renew" for k in missing()), "leases were renewed", LIMIT_SECONDS)
         stage.open_gate(renewed)
-        wait_until(lambda runs=runs: stage.all_ended(runs), "the runs of dead parents ended", LIMIT_SECONDS)
+        stage.finish(runs, LIMIT_SECONDS)
         assert stage.faults(runs) == []
     raise AssertionError(f"not every boundary of a parent was crossed: {missing() or OF_PARENTS}")

@@ -770,7 +770,7 @@ def test_a_definition_is_known_to_its_app(shop: Shop) -> None:
 # -- batches ------------------------------------------------------------------------------------------------------------------
 
 
-@tool(effect="keyed", key_lifetime=timedelta(hours=24))
+@tool(effect="keyed", key_lifetime=timedelta(hours=24), bind=False)
 def shout(word: str) -> str:
     return word.upper()
 
