@@ -237,7 +237,7 @@ class Agent:
         return enqueue(
             self,
             {} if input is None else input,
-            run_id=run_id or uuid.uuid4().hex,
+            run_id=uuid.uuid4().hex if run_id is None else run_id,
             dedupe_key=dedupe_key,
             priority=priority,
             recovery=self.recovery if recovery is None else recovery,

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 #: How long after its deadline a body may take to notice it, where ``settle=`` leaves as much.
 KILL_GRACE_SECONDS = 1.0
 
+#: How long after a step's time limit its process is killed at the latest, in prefork: two looks of the parent, and some.
+KILLED_WITHIN_SECONDS = 2.0
+
 
 class Attempt:
     """One try of a step, under one lease.
@@ -217,15 +220,18 @@ class Attempt:
     def close(self) -> None:
         """End the step's own work: it begins no call any more, and those that threads make are waited for (I14).
 
-        One that outlasts the step's time limit keeps the step from being committed.
+        One that outlasts the step's time limit keeps the step from being committed. It is waited for a little longer all the
+        same: a child of prefork keeps its slot until its parent has seen that it overstays, and has killed it.
         """
         with self._calls:
             self.over = True
             self._home.end()
             drained = self._calls.wait_for(lambda: self._calls_under_way == 0, timeout=self._seconds_left())
-            self._closed = True
             if not drained and self.doomed is None:
                 self.doomed = Lost("a call in another thread outlasted the step's time limit")
+            if not drained and self.slot is not None:
+                self._calls.wait_for(lambda: self._calls_under_way == 0, timeout=KILLED_WITHIN_SECONDS)
+            self._closed = True
 
     def be_at_home(self) -> None:
         """Begin an async step: from now on its calls have their order in this task."""

@@ -9,6 +9,7 @@ from agent_tasks.calling import carry_out
 from agent_tasks.current import bodies
 from agent_tasks.errors import NotAwaited
 from agent_tasks.loops import KeptLoop, NeverBegan, in_thread, run_body
+from agent_tasks.states import Effect
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -68,6 +69,10 @@ async def _awaited(attempt: Attempt, tool: Tool[..., Any], arguments: dict[str, 
 
 
 def run_here(tool: Tool[..., Any], body: Coroutine[Any, Any, Any], operation: Operation) -> Any:
-    """Run the body of an async tool, which is waited for in this thread, until its deadline at the latest."""
+    """Run the body of an async tool, which is waited for in this thread, until its deadline at the latest.
+
+    A cancel stops no thread, so a body that may have an effect lasts as long as those that it awaits.
+    """
     first = bodies.get()[-1].be_at_home if tool.guard.record else None
-    return run_body(body, f"the body of {tool.subject}", operation.remaining(), first=first)
+    acts = tool.guard.effect is not Effect.READ
+    return run_body(body, f"the body of {tool.subject}", operation.remaining(), first=first, with_threads=acts)

@@ -262,22 +262,29 @@ def _record(attempt: Attempt, request: Request, seen: Operation | None, **outcom
         raise _LookAgain
 
 
+def _too_late_to_begin(attempt: Attempt, operation: Operation) -> NoReturn:
+    """Past its own deadline before it began: nothing was sent, and nothing will be."""
+    attempt.runtime.recorder.never_sent(attempt, operation)
+    pause = attempt.runtime.settings.backoff_seconds(operation.attempts)
+    attempt.suspend(Wait(f"since the deadline of {operation.tool} passed before its body began", seconds=pause))
+
+
 def _with_intent(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
     """Intent commit, effect, outcome commit."""
     runtime, recorder, tool = attempt.runtime, attempt.runtime.recorder, request.tool
     operation = recorder.begin(attempt, request, seen)
     if operation is None:
         raise _LookAgain
-    if operation.remaining() <= 0:  # past its own deadline before it began: nothing was sent, and nothing will be
-        recorder.never_sent(attempt, operation)
-        pause = runtime.settings.backoff_seconds(operation.attempts)
-        attempt.suspend(Wait(f"since the deadline of {tool.name} passed before its body began", seconds=pause))
+    if operation.remaining() <= 0:
+        _too_late_to_begin(attempt, operation)
     try:
         with attempt.body_of(request), attempt.deadline_of(operation):
             value = runtime.boundary.effect(tool.name, lambda: tool.run(operation, request.arguments))
-    except NeverBegan:  # whoever waits for it gave up before that
-        recorder.never_sent(attempt, operation)
-        raise
+    except NeverBegan:
+        if operation.remaining() > 0:  # whoever waits for it gave up before that
+            recorder.never_sent(attempt, operation)
+            raise
+        _too_late_to_begin(attempt, operation)
     except CRASHES as error:
         _interrupted(attempt, request, operation, error)
         raise

@@ -10,10 +10,13 @@ loop, the ledger's statements never run on it.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import os
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -27,8 +30,10 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: How long a body may take to end after it was cancelled at its deadline, in seconds; what it does then is in doubt anyway.
-END_SECONDS = 1.0
+#: How long a body is waited for after it was cancelled at its deadline, in seconds. What it does then is in doubt anyway; but
+#: its call must not end before the parent of a prefork child has seen that it overstays, and has killed it: a grace of a
+#: second after the deadline, and two looks of half a second.
+END_SECONDS = 3.0
 
 
 class NeverBegan(BaseException):
@@ -43,6 +48,7 @@ class Started:
         coroutine: what runs.
         what: it is, for the log of a child that it forks.
         first: called in its task before it begins.
+        with_threads: where it ends by an exception, it ends when what it does in threads of the loop has ended.
     """
 
     def __init__(
@@ -51,13 +57,16 @@ class Started:
         coroutine: Coroutine[Any, Any, Any],
         what: str,
         first: Callable[[], None] | None = None,
+        with_threads: bool = False,
     ) -> None:
+        self._with_threads = with_threads
         self._loop, self._coroutine, self._what, self._first = loop, coroutine, what, first
         self._ended, self._begun = threading.Event(), False
         self._value: Any = None
         self._error: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
-        self._cancelled = False
+        self._deciding, self._cancelled = threading.Lock(), False
+        self._threads: set[concurrent.futures.Future[Any]] = set()
         loop.call_soon_threadsafe(self._start)  # in a copy of this thread's context
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -65,9 +74,21 @@ class Started:
         return self._ended.wait(seconds)
 
     def cancel(self) -> None:
-        """Ask it to end; from any thread."""
-        self._cancelled = True
+        """Ask it to end; from any thread. If it has not begun, it never will."""
+        with self._deciding:
+            self._cancelled = True
         self._loop.call_soon_threadsafe(self._cancel)
+
+    @property
+    def never_began(self) -> bool:
+        """It was cancelled before it began, also where a loop that somebody blocks has not come to say so yet."""
+        with self._deciding:
+            return self._cancelled and not self._begun
+
+    def waits_for(self, thread: concurrent.futures.Future[Any]) -> None:
+        """Note what it does in a thread of the loop, which no cancel stops: until that has ended, it has not."""
+        self._threads.add(thread)
+        thread.add_done_callback(self._threads.discard)
 
     def result(self) -> Any:
         """Return what it returned, or raise what it raised.
@@ -91,7 +112,11 @@ class Started:
 
     async def _run(self) -> None:
         # Nothing gets out: a SystemExit would end the loop, and with it what others have there.
-        self._begun = True
+        with self._deciding:
+            if self._cancelled:
+                return
+            self._begun = True
+        _running.set(self if self._with_threads else None)
         try:
             if self._first is not None:
                 self._first()
@@ -99,12 +124,30 @@ class Started:
                 self._value = await self._coroutine
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             self._error = error
+            while threads := list(self._threads):
+                with suppress(asyncio.CancelledError):
+                    await asyncio.gather(*map(asyncio.wrap_future, threads), return_exceptions=True)
 
     def _end(self, _task: asyncio.Task[None]) -> None:
         if not self._begun:
             self._coroutine.close()
             self._error = NeverBegan()
         self._ended.set()
+
+
+#: The coroutine that runs in this task, or that started it.
+_running: ContextVar[Started | None] = ContextVar("agent_tasks_running", default=None)
+
+
+class _Threads(ThreadPoolExecutor):
+    """The threads of the loop (``asyncio.to_thread``): whose work they do waits for them."""
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **options: Any) -> concurrent.futures.Future[T]:
+        future = super().submit(function, *args, **options)
+        running = _running.get()
+        if running is not None:
+            running.waits_for(future)
+        return future
 
 
 class KeptLoop:
@@ -122,6 +165,7 @@ class KeptLoop:
 
     def __init__(self) -> None:
         self.pid, self._loop = os.getpid(), asyncio.new_event_loop()
+        self._loop.set_default_executor(_Threads(thread_name_prefix="agent-loop"))
         self._thread = threading.Thread(target=self._forever, name="agent-loop", daemon=True)
         self._thread.start()
 
@@ -140,10 +184,15 @@ class KeptLoop:
         return kept is not None and threading.current_thread() is kept._thread
 
     def start(
-        self, coroutine: Coroutine[Any, Any, Any], what: str, *, first: Callable[[], None] | None = None
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        what: str,
+        *,
+        first: Callable[[], None] | None = None,
+        with_threads: bool = False,
     ) -> Started:
         """Hand a coroutine to the loop; it runs in a copy of the caller's context."""
-        return Started(self._loop, coroutine, what, first)
+        return Started(self._loop, coroutine, what, first, with_threads)
 
     def run(self, coroutine: Coroutine[Any, Any, T], what: str, *, first: Callable[[], None] | None = None) -> T:
         """Run a coroutine to its end; what strikes the waiting thread, such as a time limit, cancels it first.
@@ -223,6 +272,7 @@ def run_body(
     remaining_seconds: float,
     *,
     first: Callable[[], None] | None = None,
+    with_threads: bool = False,
 ) -> T:
     """Run an async body on the kept loop, and cancel it at its deadline; the calling thread waits for its end.
 
@@ -231,16 +281,17 @@ def run_body(
         what: it is, for messages.
         remaining_seconds: until its deadline; may be infinite.
         first: called in its task before it begins.
+        with_threads: where it ends by an exception, it ends when what it does in threads of the loop has ended.
 
     Raises:
         TimeoutError: it was cancelled at its deadline, and did not return all the same.
-        NeverBegan: whoever waits for the call gave up before the body began.
+        NeverBegan: its deadline came, or whoever waits for the call gave up, before the body began.
     """
     cancelling = _cancelling.get()
     if cancelling is not None and cancelling.asked:
         coroutine.close()
         raise NeverBegan
-    body = KeptLoop.of_this_process().start(coroutine, what, first=first)
+    body = KeptLoop.of_this_process().start(coroutine, what, first=first, with_threads=with_threads)
     if cancelling is not None:
         cancelling.hand_to(body)
     try:
@@ -254,6 +305,8 @@ def run_body(
         return value
     body.cancel()
     if not body.wait(END_SECONDS):
+        if body.never_began:
+            raise NeverBegan
         raise TimeoutError(f"{what} did not end at its deadline, and goes on although it was cancelled")
     try:
         value = body.result()

@@ -37,6 +37,7 @@ from agent_tasks.worker import _refuse_async
 from tests.agents import new_app
 from tests.duel import Duel, duel
 from tests.forked import forked
+from tests.waiting import wait_until
 
 TIMEOUT = timedelta(seconds=10)
 
@@ -217,6 +218,79 @@ def test_the_deadline_of_a_tool_cancels_its_body_and_the_step_sees_no_doubt(here
     assert run.status is RunStatus.WAITING
     assert [type(error) for error in seen] == [StepSuspended]
     assert here.operation().status is OperationStatus.UNKNOWN
+    here.sound()
+
+
+async def in_a_thread(blocking: Callable[[], Any]) -> None:
+    await asyncio.to_thread(blocking)
+
+
+async def through_every_cancel(blocking: Callable[[], Any]) -> None:
+    with suppress(asyncio.CancelledError):
+        await asyncio.to_thread(blocking)
+    await asyncio.to_thread(blocking)
+
+
+@pytest.mark.parametrize("way", [in_a_thread, through_every_cancel])
+@pytest.mark.parametrize("gives_up", [False, True], ids=["at its deadline", "when its step gives up"])
+def test_the_parent_sees_a_body_that_overstays_as_no_cancel_stops_it(
+    here: Duel, way: Callable[[Any], Any], gives_up: bool
+) -> None:
+    """In prefork it kills the process then. A call that ended before that would be done again beside the old one."""
+    overdue, goes_on = threading.Event(), threading.Event()
+
+    @tool(effect="manual", timeout=timedelta(seconds=0.2), settle=timedelta(seconds=5), key=lambda: "once")
+    async def charge() -> None:
+        await way(lambda: goes_on.wait(30))
+
+    def look() -> None:
+        """Longer past the deadline than the parent needs: a grace of a second, and two looks."""
+        with suppress(AssertionError):
+            wait_until(
+                lambda: any(s.deadline + 1.0 < here.runtime.clock.local() for s in here.runtime.slots.leases()),
+                limit_seconds=10,
+            )
+            overdue.set()
+        goes_on.set()
+
+    async def send(_state: Any) -> Any:
+        if gives_up:
+            await asyncio.wait_for(charge(), 0.1)
+        return done(await charge())
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    run = here.run(here.agent(charge, send=send))
+    watcher.join()
+    assert overdue.is_set()
+    assert run.status in (RunStatus.WAITING, RunStatus.SUCCEEDED)  # what it returned all the same counts
+    assert here.operation().attempts == 1
+    here.sound()
+
+
+def test_a_body_that_a_blocked_loop_keeps_from_beginning_until_its_deadline_leaves_no_doubt(here: Duel) -> None:
+    @tool(effect="manual", timeout=timedelta(seconds=0.1), key=lambda: "once")
+    async def charge() -> None:
+        here.requests.append("sent")
+
+    given_up, never_sent = threading.Event(), here.runtime.recorder.never_sent
+
+    def gives_up(*arguments: Any) -> None:
+        never_sent(*arguments)
+        given_up.set()
+
+    here.runtime.recorder.never_sent = gives_up  # type: ignore[method-assign]
+
+    async def send(_state: Any) -> Any:
+        task = asyncio.create_task(charge())
+        await asyncio.sleep(0)
+        wait_until(given_up.is_set, limit_seconds=30)  # on the loop, as no step should
+        return done(await task)
+
+    run = here.run(here.agent(charge, send=send))
+    assert here.requests == []
+    assert (run.status, here.operation().status) == (RunStatus.WAITING, OperationStatus.PENDING)
+    assert "the deadline of charge passed before its body began" in str(run.waiting_for)
     here.sound()
 
 

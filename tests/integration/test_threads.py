@@ -7,6 +7,7 @@ import functools
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -323,7 +324,21 @@ def test_a_call_that_outlasts_the_steps_time_limit_keeps_the_step_from_being_com
         return done("paid")
 
     order = one.agent(slow, pay=pay)
+
+    def look() -> None:
+        """A parent that looks twice a second kills the process while it works: its place is not given back before that."""
+        wait_until(begun.is_set)
+        wait_until(lambda: one.runtime.slots.leases()[0].deadline <= one.runtime.clock.local())
+        since = time.monotonic()
+        wait_until(lambda: one.runtime.slots.leases() == [] or time.monotonic() - since > 1.2)
+        seen.extend(one.runtime.slots.leases())
+
+    seen: list[Any] = []
+    watcher = threading.Thread(target=look)
+    watcher.start()
     run = one.run(order)
+    watcher.join()
+    assert [lease.run_id for lease in seen] == ["run-1"]
     assert run.status is RunStatus.RUNNING  # its lease is not renewed any more, and runs out
     one.sound()
     end.set()

@@ -633,6 +633,7 @@ CASES = [
     Case(
         "a run id that is too long", enqueued(run_id="x" * 201), AgentTasksError, r"run_id must be a text of 1 to 200"
     ),
+    Case("an empty run id", enqueued(run_id=""), AgentTasksError, r"run_id must be a text of 1 to 200 .*got ''"),
     Case("an empty dedupe key", enqueued(dedupe_key=""), AgentTasksError, r"dedupe_key must be a text of 1 to 200"),
     Case(
         "a priority that is a text",
