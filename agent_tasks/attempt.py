@@ -26,6 +26,7 @@ from agent_tasks.lines import standing_line
 from agent_tasks.planned_calls import identity_of, key_of
 from agent_tasks.refusals import refused_argument
 from agent_tasks.runs import is_cancelled
+from agent_tasks.slots import KILL_GRACE_SECONDS, KILLED_WITHIN_SECONDS
 from agent_tasks.states import Effect, OperationStatus
 from agent_tasks.suspensions import Cancelled, Lost, Suspension
 from agent_tasks.threads import Home
@@ -43,12 +44,6 @@ if TYPE_CHECKING:
     from agent_tasks.slots import Slot
     from agent_tasks.tools import Tool
     from checkpoint import CheckpointState
-
-#: How long after its deadline a body may take to notice it, where ``settle=`` leaves as much.
-KILL_GRACE_SECONDS = 1.0
-
-#: How long after a step's time limit its process is killed at the latest, in prefork: two looks of the parent, and some.
-KILLED_WITHIN_SECONDS = 2.0
 
 
 class Attempt:

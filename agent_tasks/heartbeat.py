@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at the children.
-LOOK_SECONDS = 0.5
-
 
 class Heartbeat:
     """Reads the slots of the worker's processes; runs in a thread of their parent, on connections of its own.

@@ -15,13 +15,16 @@ import logging
 import os
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
+from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agent_tasks.children import EndingChildren
 from agent_tasks.errors import AgentTasksError
+from agent_tasks.slots import KILL_GRACE_SECONDS, KILLED_WITHIN_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -31,9 +34,8 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 #: How long a body is waited for after it was cancelled at its deadline, in seconds. What it does then is in doubt anyway; but
-#: its call must not end before the parent of a prefork child has seen that it overstays, and has killed it: a grace of a
-#: second after the deadline, and two looks of half a second.
-END_SECONDS = 3.0
+#: its call must not end before the parent of a prefork child has seen that it overstays, and has killed it.
+END_SECONDS = KILL_GRACE_SECONDS + KILLED_WITHIN_SECONDS
 
 
 class NeverBegan(BaseException):
@@ -292,13 +294,15 @@ def run_body(
         coroutine.close()
         raise NeverBegan
     body = KeptLoop.of_this_process().start(coroutine, what, first=first, with_threads=with_threads)
+    deadline = time.monotonic() + remaining_seconds
     if cancelling is not None:
         cancelling.hand_to(body)
     try:
-        in_time = body.wait(None if remaining_seconds == float("inf") else remaining_seconds)
-    except BaseException:
+        in_time = body.wait(None if not isfinite(remaining_seconds) else remaining_seconds)
+    except BaseException:  # a time limit, say: until it has ended, or its process is killed, its call goes on
         body.cancel()
-        body.wait(END_SECONDS)
+        left = deadline - time.monotonic()
+        body.wait(END_SECONDS + (max(left, 0) if isfinite(left) else 0))
         raise
     if in_time:
         value: T = body.result()

@@ -34,6 +34,15 @@ if TYPE_CHECKING:
 #: Programs that a worker's process starts find its table through this variable.
 SLOTS_VARIABLE = "AGENT_TASKS_SLOTS"
 
+#: Pause between two looks of a parent at its children, in seconds.
+LOOK_SECONDS = 0.5
+
+#: How long after its deadline a body may take to notice it, where ``settle=`` leaves as much.
+KILL_GRACE_SECONDS = 1.0
+
+#: How long after the deadline in its slot a child of prefork is killed at the latest: two looks of its parent, and some.
+KILLED_WITHIN_SECONDS = 2 * LOOK_SECONDS + 1.0
+
 #: Attempts that one worker can have under way.
 MAX_SLOTS = 1024
 

@@ -21,13 +21,13 @@ from agent_tasks.doorbell import is_doorbell
 from agent_tasks.errors import ConfigurationError, LedgerUnavailable
 from agent_tasks.folders import remove_left_behind
 from agent_tasks.greenlets import Flag, RealThread, check_pool
-from agent_tasks.heartbeat import LOOK_SECONDS, Heartbeat
+from agent_tasks.heartbeat import Heartbeat
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import prepare
 from agent_tasks.pool import use_surviving_pool
 from agent_tasks.revokes import HeardRevokes
 from agent_tasks.runtime import Runtime
-from agent_tasks.slots import MAX_SLOTS, Slots
+from agent_tasks.slots import LOOK_SECONDS, MAX_SLOTS, Slots
 from agent_tasks.sweeper import Sweeper
 from agent_tasks.task import LedgerTask
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,6 +27,7 @@ from agent_tasks import (
     UnorderedCalls,
     calls,
     done,
+    loops,
     run_calls,
     tool,
 )
@@ -266,6 +268,37 @@ def test_the_parent_sees_a_body_that_overstays_as_no_cancel_stops_it(
     assert run.status in (RunStatus.WAITING, RunStatus.SUCCEEDED)  # what it returned all the same counts
     assert here.operation().attempts == 1
     here.sound()
+
+
+class Struck(Exception):
+    """What a soft time limit raises in the thread that waits for a body."""
+
+
+def test_a_time_limit_ends_no_call_before_the_thread_that_its_body_awaits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would have its effect beside that of the next attempt, and no parent would know of it."""
+    monkeypatch.setattr(loops, "END_SECONDS", 0.05)
+    goes_on, ended, timers = threading.Event(), [], []
+
+    def strike(*_: object) -> None:
+        timers.append(threading.Timer(0.5, goes_on.set))
+        timers[0].start()
+        raise Struck
+
+    def blocking() -> None:
+        ended.append(goes_on.wait(30))
+
+    async def body() -> None:
+        await asyncio.to_thread(blocking)
+
+    before = signal.signal(signal.SIGALRM, strike)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Struck):
+            loops.run_body(body(), "a body", 20, with_threads=True)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert ended == [True]
 
 
 def test_a_body_that_a_blocked_loop_keeps_from_beginning_until_its_deadline_leaves_no_doubt(here: Duel) -> None:
