@@ -14,6 +14,7 @@ from checkpoint.errors import (
 )
 from checkpoint.opening import open_store
 from checkpoint.registry import registry
+from checkpoint.snapshot import Snapshot
 from checkpoint.sql import SqlStore
 from checkpoint.state import CheckpointState, CheckpointSummary, Position
 from checkpoint.store import CheckpointStore
@@ -34,6 +35,7 @@ __all__ = [
     "Position",
     "RegistrationError",
     "Secret",
+    "Snapshot",
     "SqlStore",
     "UnknownStore",
     "UnreadableValue",

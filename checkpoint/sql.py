@@ -14,6 +14,7 @@ from checkpoint.cache import RunCache
 from checkpoint.errors import CheckpointCorrupted, CheckpointNotFound
 from checkpoint.reader import Damage, Reader, tip_of
 from checkpoint.record import encode_state, moment
+from checkpoint.snapshot import Snapshot
 from checkpoint.state import CheckpointState, CheckpointSummary, Position
 from checkpoint.tables import build_tables
 from checkpoint.writer import Append, Writer, append_parts
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy import CTE, Connection, Engine, FromClause, Row, Select
     from typing_extensions import Self
 
+    from checkpoint.record import Record
     from checkpoint.tables import Tables
     from checkpoint.tip import Tip
 
@@ -86,13 +88,13 @@ class SqlStore:
                 own.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": self.tables.heads.name})
             self.metadata.create_all(own)
 
-    def save(self, state: CheckpointState, connection: Connection | None = None) -> None:
+    def save(self, state: CheckpointState | Snapshot, connection: Connection | None = None) -> None:
         """Append a checkpoint to its run; see `CheckpointStore.save`.
 
         On PostgreSQL this is one statement, when the store saw the checkpoint before it.
 
         Args:
-            state: The state.
+            state: The state, or a snapshot of it.
             connection: Save in the caller's transaction, which alone commits or rolls back.
 
         Raises:
@@ -100,7 +102,7 @@ class SqlStore:
             CheckpointCorrupted: The ancestor that a new line would start from is damaged; nothing was written.
             UnstorableValue: A part of the state would not come back equal and of its own type.
         """
-        record = encode_state(state, self._cache.get(state.run_id))
+        record = self._record(state)
         # PostgreSQL appends in one statement, which needs no transaction and so two round trips less.
         with self._transaction(connection, isolation="AUTOCOMMIT") as own:
             self._writer.append(own, record)
@@ -326,8 +328,8 @@ class SqlStore:
         """
         return append_parts(self.tables, guard)
 
-    def plan_append(self, state: CheckpointState) -> Append | None:
-        """Return how a state follows the head that this store saw last, or None if that needs a look at the database.
+    def snapshot(self, state: CheckpointState) -> Snapshot:
+        """Return a state as it is now, to be saved later.
 
         Args:
             state: The state.
@@ -335,7 +337,18 @@ class SqlStore:
         Raises:
             UnstorableValue: A part of the state would not come back equal and of its own type.
         """
-        return self._writer.plan(encode_state(state, self._cache.get(state.run_id)))
+        return Snapshot(self._record(state))
+
+    def plan_append(self, state: CheckpointState | Snapshot) -> Append | None:
+        """Return how a state follows the head that this store saw last, or None if that needs a look at the database.
+
+        Args:
+            state: The state, or a snapshot of it.
+
+        Raises:
+            UnstorableValue: A part of the state would not come back equal and of its own type.
+        """
+        return self._writer.plan(self._record(state))
 
     def appended(self, append: Append) -> None:
         """Take note that a planned checkpoint was written.
@@ -344,6 +357,9 @@ class SqlStore:
             append: What was planned.
         """
         self._writer.carried_out(append)
+
+    def _record(self, state: CheckpointState | Snapshot) -> Record:
+        return state.record if isinstance(state, Snapshot) else encode_state(state, self._cache.get(state.run_id))
 
     def close(self) -> None:
         """Release what the store itself opened: nothing, since the engine is the caller's."""
