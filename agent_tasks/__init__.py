@@ -5,6 +5,7 @@ from agent_tasks.answers import AskAgain, CannotTell, Happened, NotHappened, Par
 from agent_tasks.batches import run_calls
 from agent_tasks.carrying import carry_run
 from agent_tasks.cleaning import cleanup
+from agent_tasks.coalesce import Coalesce
 from agent_tasks.current import current_run
 from agent_tasks.errors import (
     AgentTasksError,
@@ -43,6 +44,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     # defining
     "Agent",
     "AgentTask",
+    "Coalesce",
     "Tool",
     "tool",
     "done",

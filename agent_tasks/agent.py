@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from celery import Celery
 
+from agent_tasks.coalesce import Coalesce, coalesce_of
 from agent_tasks.declarations import check_function, refuse_lazy
 from agent_tasks.enqueue import enqueue, recovery_mode
 from agent_tasks.errors import (
@@ -48,12 +49,13 @@ class Agent:
         health_check: gets the state of a checkpoint before a step goes on from it; see :meth:`health_check`.
         check_messages: let a run that is resumed fall back where its messages passed over a tool call. Turn it off if
             messages of your agent may go on without the result of a call.
+        coalesce: True, or a :class:`Coalesce`: steps that follow each other run in one message, for a short time.
 
     Raises:
         UnguardedTool: a tool's declaration does not say how its effect is guarded.
         AgentNameTaken: the app has an agent of this name.
-        ConfigurationError: ``max_steps`` is no whole number above 0, ``app`` no Celery app, or the check no function of a
-            state.
+        ConfigurationError: ``max_steps`` is no whole number above 0, ``app`` no Celery app, the check no function of a
+            state, or ``coalesce`` neither True or False nor a Coalesce.
         AgentTasksError: anything else cannot be used.
 
     Example:
@@ -80,6 +82,7 @@ class Agent:
         recovery: str = "auto",
         health_check: Callable[[Any], object] | None = None,
         check_messages: bool = True,
+        coalesce: bool | Coalesce = False,
     ) -> None:
         self._check_name(name)
         if not isinstance(app, Celery):
@@ -90,6 +93,7 @@ class Agent:
             raise ConfigurationError(f"max_steps= of agent {name!r} must be a whole number above 0, got {max_steps!r}.")
         self.name, self.app, self.max_steps = name, app, max_steps
         self.recovery, self.check_messages = recovery_mode(recovery), check_messages
+        self.coalesce = coalesce_of(coalesce, self.subject)
         self.own_check: Callable[[Any], object] | None = None
         if health_check is not None:
             self.health_check(health_check)
@@ -302,6 +306,15 @@ class Agent:
             f"agent {self.name!r} has {len(self.steps)} steps and none with start=True: "
             "put @agent.step(start=True) above the one that runs begin with."
         )
+
+    def shares_messages(self, step: str) -> bool:
+        """Tell whether a step may run in the message of the one before it, and let others follow it in its own.
+
+        Celery counts time limits of messages, and lets messages through at a rate: a step that declares one has its own.
+        """
+        task = self.app.tasks.get(f"{self.name}.{step}")
+        limits = ("time_limit", "soft_time_limit", "rate_limit")
+        return task is not None and all(getattr(task, limit, None) is None for limit in limits)
 
     def check_ready(self) -> None:
         """Refuse what can only be seen once the whole module is loaded; agents are checked when they are made."""

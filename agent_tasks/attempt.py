@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from agent_tasks.coalescing import commit_held
 from agent_tasks.current import Body, bodies, outside_run
 from agent_tasks.errors import (
     ArgumentsNotStorable,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from agent_tasks.runtime import Runtime
     from agent_tasks.slots import Slot
     from agent_tasks.tools import Tool
-    from checkpoint import CheckpointState
+    from checkpoint import CheckpointState, Snapshot
 
 
 class Attempt:
@@ -61,6 +62,11 @@ class Attempt:
         cancelled: somebody has asked for the run's end, as far as the attempt's last write saw.
         damage: why there is no such checkpoint, or None.
         doomed: why nothing more may be executed, or None.
+        held: checkpoints of the steps before it that are not committed yet, the oldest first; see ``agent_tasks.coalescing``.
+        holding: kept by whoever commits them.
+        has_recorded: the step has made a call that the ledger keeps.
+        message_began: when the message was answered that the step shares with others, on the local clock; None if it shares
+            none.
         pid: the process that works for it; a child of it has the same lease in its memory, and no right to use it.
     """
 
@@ -89,6 +95,10 @@ class Attempt:
         self.together = Together()
         self.damage: CheckpointError | None = None
         self.doomed: Suspension | None = None
+        self.held: list[Snapshot] = []
+        self.holding = threading.Lock()
+        self.has_recorded = False
+        self.message_began: float | None = None
         self.failure: dict[str, Any] | None = None  # what the step raised, as the run will say it
         self.raised: BaseException | None = (
             None  # as it, or a body that is in doubt, raised it; for a caller in this process
@@ -339,6 +349,8 @@ class Attempt:
         key: str | None,
         batch: int | None = None,
     ) -> Request:
+        if tool.guard.record:
+            self._begin_to_record()
         outer = next((body.request.operation_id for body in reversed(bodies.get())), None)
         ordinal = -1
         if key is None:
@@ -350,6 +362,13 @@ class Attempt:
         self._ask(identifier, batch)
         timeout = seconds_of(tool.guard.timeout, self.runtime.settings.step_timeout_seconds)
         return Request(identifier, tool, ordinal, key, arguments, encoded, digest, outer, timeout)
+
+    def _begin_to_record(self) -> None:
+        """What the ledger keeps of a step stands behind a checkpoint that it has (I4, I12)."""
+        self.has_recorded = True
+        if self.held:
+            commit_held(self)
+            self.stop_if_cancelled()
 
     def _check_not_in_itself(self, tool: Tool[..., Any], key: str, identifier: str) -> None:
         if any(body.request.operation_id == identifier for body in bodies.get()):

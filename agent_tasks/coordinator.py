@@ -14,6 +14,7 @@ from agent_tasks.attempt import Attempt
 from agent_tasks.calling import settle_doubts, settle_unasked
 from agent_tasks.cancelling import expire
 from agent_tasks.children import EndingChildren
+from agent_tasks.coalescing import next_attempt
 from agent_tasks.current import working_for
 from agent_tasks.ending import Crashed, Ending
 from agent_tasks.errors import BadOutcome, CarriedElsewhere, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
@@ -24,7 +25,7 @@ from agent_tasks.next_calls import begins_with_calls, next_with_calls, run_step
 from agent_tasks.operations import CRASHES, describe_failure, text_of, traceback_of
 from agent_tasks.outcomes import Calls, Done, Fail, Next, Outcome
 from agent_tasks.retries import Retry, as_told
-from agent_tasks.runs import is_cancelled
+from agent_tasks.runs import is_cancelled, steps_allowed
 from agent_tasks.states import RunStatus
 from agent_tasks.steps import Step, StepState, what_is_wrong
 from agent_tasks.suspensions import Ask, Cancelled, RetryLater, steps_are_spent
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from agent_tasks.agent import Agent
+    from agent_tasks.coalescing import GoesOn, Show
     from agent_tasks.operations import Operation
     from agent_tasks.runtime import Runtime
     from agent_tasks.slots import Slot
@@ -62,8 +64,15 @@ class Coordinator:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime, self.ending = runtime, Ending(runtime)
 
-    def handle(self, agent: Agent, step: str, run_id: str, seq: int) -> bool:
-        """Answer a doorbell: claim, run the step's body, settle, commit, ring.
+    def handle(self, agent: Agent, step: str, run_id: str, seq: int, show: Show | None = None) -> bool:
+        """Answer a doorbell: claim, run the step's body, settle, commit, ring; or go on with the next step at once.
+
+        Args:
+            agent: whose step it is.
+            step: its name.
+            run_id: of the run.
+            seq: of the checkpoint that the step makes.
+            show: shows the steps that follow it in the same message.
 
         Returns:
             False if there was nothing to do: the step is done, or somebody works on it.
@@ -73,18 +82,35 @@ class Coordinator:
         slot = self.runtime.slots.take(run_id, token, deadline=deadline)
         try:
             with EndingChildren(f"run {run_id!r}"):  # of a health check, say; the slot is their parent's, too
-                return self._work(agent, step, run_id, seq, token, slot)
+                return self._work(agent, step, run_id, seq, token, slot, show)
         finally:
             slot.free()
 
-    def _work(self, agent: Agent, step: str, run_id: str, seq: int, token: str, slot: Slot) -> bool:
+    def _work(self, agent: Agent, step: str, run_id: str, seq: int, token: str, slot: Slot, show: Show | None) -> bool:
+        began = self.runtime.clock.local()
         attempt = self._claim(agent, step, run_id, seq, token, slot)
         if attempt is None:
             self._settle_stale(run_id)
             return False
-        outcome = self._examine(attempt) or self._run_body(attempt)
-        self.ending.settle(attempt, outcome)
+        attempt.message_began = began
+        going = self.ending.settle(attempt, self._examine(attempt) or self._run_body(attempt))
+        while going is not None:
+            attempt = self._next(attempt, going)
+            if show is not None:
+                show.begun(attempt.step, attempt.seq)
+            going = self.ending.settle(attempt, self._run_body(attempt))
+            if show is not None:
+                show.ended()
         return True
+
+    def _next(self, attempt: Attempt, going: GoesOn) -> Attempt:
+        """Return the attempt of the next step in the same message, with what a claim of it would find in the ledger."""
+        made = next_attempt(attempt, going)
+        if going.with_calls or (made.line and not going.held):
+            look = partial(self.runtime.ledger.of_run, run_id=made.run_id, from_seq=made.seq)
+            known = self._send(lambda: self.runtime.boundary.read(self.runtime.engine, look))
+            made.known = {operation.operation_id: operation for operation in known}
+        return made
 
     # -- claim -------------------------------------------------------------------------------------------------------
 
@@ -115,7 +141,7 @@ class Coordinator:
             self._end_cancelled(agent, row, slot)
             return None
         more = agent.max_steps or runtime.settings.max_steps
-        if seq > (allowed := max(row["steps_allowed"] or 0, more)):
+        if seq > (allowed := steps_allowed(row, more)):
             self._park(agent, row, slot, steps_are_spent(run_id, step, allowed, more))
             return None
         planned = isinstance(state, CheckpointState) and begins_with_calls(state)

@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from agent_tasks import shortcuts
 from agent_tasks.calling import settle_unasked
 from agent_tasks.cancelling import end_cancelled, end_or_settle
+from agent_tasks.coalescing import GoesOn, commit_held, goes_on
 from agent_tasks.doorbell import Ring
 from agent_tasks.errors import LedgerUnavailable, StepSuspended
 from agent_tasks.fallback import fall_back
@@ -20,7 +21,7 @@ from agent_tasks.next_calls import NEXT_CALLS, noted, plan_next
 from agent_tasks.outcomes import Done, Fail, Next, Outcome, error_line
 from agent_tasks.refusals import refused_end
 from agent_tasks.retries import Retry, ended_on
-from agent_tasks.runs import is_cancelled
+from agent_tasks.runs import Owner, is_cancelled
 from agent_tasks.states import FINISHED, Question, RunStatus
 from agent_tasks.suspensions import Ask, Cancelled, FallBack, Lost, Wait, about, log_attention
 from checkpoint.errors import CheckpointError, UnstorableValue
@@ -65,25 +66,41 @@ class Ending:
         self.runtime = runtime
         self.raised: dict[str, BaseException | None] = {}
 
-    def settle(self, attempt: Attempt, outcome: Outcome | Retry | Crashed) -> None:
-        """End an attempt whose step has ended."""
+    def settle(self, attempt: Attempt, outcome: Outcome | Retry | Crashed) -> GoesOn | None:
+        """End an attempt whose step has ended.
+
+        Returns:
+            What its process goes on with as the run's owner, or None if the lease has ended.
+        """
+        going = None
         # Never trust what was raised or returned: a step may have swallowed its suspension.
+        if attempt.doomed is None and isinstance(outcome, Next):
+            going = goes_on(attempt, outcome, self._next_state(attempt, outcome))
+        if going is not None and going.held:
+            return going
+        if not isinstance(attempt.doomed, Lost):
+            with suppress(StepSuspended):
+                commit_held(attempt)
         if attempt.doomed is not None:
             self.suspend(attempt)
         elif isinstance(outcome, Crashed):
             self._crashed(attempt, outcome)
         else:
-            self._commit(attempt, outcome)
+            return self._commit(attempt, outcome, going)
+        return None
 
-    def _commit(self, attempt: Attempt, outcome: Outcome | Retry) -> None:
-        """Checkpoint, position and the release of the lease in one transaction; the doorbell after it (I7)."""
+    def _commit(self, attempt: Attempt, outcome: Outcome | Retry, going: GoesOn | None = None) -> GoesOn | None:
+        """Checkpoint, position and the release of the lease in one transaction; the doorbell after it (I7).
+
+        Where its owner is ``going`` on with the next step, the lease begins anew in place of its release.
+        """
         runtime = self.runtime
-        state = self._next_state(attempt, outcome)
+        state = self._next_state(attempt, outcome) if going is None else going.snapshot
 
         def work(connection: Connection) -> RunStatus | tuple[Operation, ...] | None:
             row = runtime.runs.owned(connection, attempt)
             if row is None:
-                return self._committed_before(connection, attempt, outcome)
+                return self._committed_before(connection, attempt, outcome, going)
             if runtime.recorder.looked_again(connection, attempt, row):
                 raise _News
             stops = is_cancelled(row)
@@ -101,12 +118,14 @@ class Ending:
             if stops and isinstance(outcome, Next):
                 end_cancelled(runtime, connection, attempt, advance=True)
                 return RunStatus.CANCELLED
-            return self._move(connection, attempt, outcome)
+            return self._move(connection, attempt, outcome, going)
 
         moved: Any = None
 
         def at_once() -> RunStatus | None:
             nonlocal moved
+            if going is not None:
+                return shortcuts.keep_on(runtime, attempt, going)
             moved = shortcuts.commit(runtime, attempt, outcome, state) if isinstance(outcome, (Next, Done)) else None
             return None if moved is None else RunStatus.QUEUED if isinstance(outcome, Next) else RunStatus.SUCCEEDED
 
@@ -117,22 +136,22 @@ class Ending:
         except _News:
             with suppress(StepSuspended):
                 settle_unasked(attempt, at_end=True, goes_on=isinstance(outcome, (Next, Retry)))
-            self.settle(attempt, outcome)
-            return
+            return self.settle(attempt, outcome)
         except StepSuspended:
-            return  # the lease expires, or a later attempt finds what was recorded
+            return None  # the lease expires, or a later attempt finds what was recorded
         except UnstorableValue as error:  # the step's state or output: nothing was written
             attempt.raised = error
             subject = f"step {attempt.step!r}" if attempt.run["task"] is None else attempt.agent.subject
             said = refused_end(error, subject)
             attempt.failure = {"type": type(error).__name__, "text": said, "traceback": ""}
-            self._commit(attempt, Fail(said))
-            return
+            return self._commit(attempt, Fail(said))
         except CheckpointError as error:  # what it would follow was damaged meanwhile; the next attempt looks at it
             pause = runtime.settings.backoff_seconds(attempt.number)
             attempt.doomed = Wait(f"since its checkpoint could not be saved: {error}", seconds=pause)
             self.suspend(attempt)
-            return
+            return None
+        if committed is RunStatus.RUNNING:
+            return going
         if isinstance(committed, tuple):
             attempt.doomed = Ask(
                 "effects that this line does not ask for", tuple(about(Question.ORPHAN, o) for o in committed)
@@ -155,6 +174,7 @@ class Ending:
                 outcome.reason,
                 extra={"action": "step_retried", "run_id": attempt.run_id, "seq": attempt.seq},
             )
+        return None
 
     def _retry(self, connection: Connection, attempt: Attempt, retry: Retry) -> RunStatus:
         """Let the run wait for its next try, which does again what this one ended on (I5)."""
@@ -193,8 +213,17 @@ class Ending:
             },
         )
 
-    def _committed_before(self, connection: Connection, attempt: Attempt, outcome: Outcome | Retry) -> RunStatus | None:
-        """A commit whose answer was lost is found by the token that its checkpoint carries."""
+    def _committed_before(
+        self, connection: Connection, attempt: Attempt, outcome: Outcome | Retry, going: GoesOn | None
+    ) -> RunStatus | None:
+        """A commit whose answer was lost is found by the token that its checkpoint carries.
+
+        One that kept the lease is found by the lease, if that is still kept.
+        """
+        if going is not None:
+            owner = Owner(attempt.run_id, attempt.fence, attempt.token, attempt.seq + 1)
+            if self.runtime.runs.owned(connection, owner) is not None:
+                return RunStatus.RUNNING
         try:
             state = self.runtime.store.load(attempt.run_id, attempt.seq, connection=connection)
         except CheckpointError:
@@ -203,14 +232,17 @@ class Ending:
             return None
         return RunStatus.SUCCEEDED if isinstance(outcome, Done) else RunStatus.QUEUED
 
-    def _move(self, connection: Connection, attempt: Attempt, outcome: Outcome) -> RunStatus:
+    def _move(self, connection: Connection, attempt: Attempt, outcome: Outcome, going: GoesOn | None) -> RunStatus:
         runs, bell = self.runtime.runs, self.runtime.bell
         if isinstance(outcome, Next):
-            queue = bell.queue_for(f"{attempt.agent.name}.{outcome.step}")
+            queue, with_calls = bell.queue_for(f"{attempt.agent.name}.{outcome.step}"), outcome.batch is not None
             if outcome.batch is not None:
                 plan_next(connection, attempt, outcome.batch)
-            runs.advance(connection, attempt, step=outcome.step, queue=queue, with_calls=outcome.batch is not None)
-            return RunStatus.QUEUED
+            if going is None:
+                runs.advance(connection, attempt, step=outcome.step, queue=queue, with_calls=with_calls)
+                return RunStatus.QUEUED
+            runs.go_on(connection, attempt, seq=attempt.seq, step=outcome.step, queue=queue, with_calls=with_calls)
+            return RunStatus.RUNNING
         if isinstance(outcome, Done):
             runs.finish(connection, attempt, RunStatus.SUCCEEDED, output=outcome.output, advance=True)
             return RunStatus.SUCCEEDED

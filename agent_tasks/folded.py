@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Integer, LargeBinary, String, bindparam, select, update
 from sqlalchemy.dialects import postgresql
 
-from agent_tasks.runs import NO_LEASE, OWNER, advanced, claiming, due_for_result, ended, fence_of, moment
+from agent_tasks.runs import NO_LEASE, OWNER, advanced, claiming, due_for_result, ended, fence_of, gone_on, moment
 from agent_tasks.single import Single
 from agent_tasks.states import OperationStatus, RunStatus
 
@@ -52,16 +52,23 @@ class Folded:
         self._runs, self._operations, self._store = tables.runs, tables.operations, store
         self._clock: Any = type(clock)
         self.of_operations = tuple(column.name for column in tables.operations.c)
-        self.claim, self.intent, self.record, self.outcome, self.advance, self.finish = (
+        self.claim, self.intent, self.record, self.outcome, self.advance, self.go_on, self.finish = (
             Single(statement, engine)
             for statement in (
                 self._claim(),
                 self._intent(),
                 self._record(),
                 self._outcome(),
-                self._step(advanced(OWNER.seq, _text("go_step"), _text("go_queue"), self._moment("ring_again"))),
                 self._step(
                     {
+                        **NO_LEASE,
+                        **advanced(OWNER.seq, _text("go_step"), _text("go_queue"), self._moment("ring_again")),
+                    }
+                ),
+                self._step(gone_on(OWNER.seq, _text("go_step"), _text("go_queue"), self._moment("lease_end"))),
+                self._step(
+                    {
+                        **NO_LEASE,
                         "status": RunStatus.SUCCEEDED,
                         "seq": OWNER.seq,
                         "output": bindparam("go_output", type_=LargeBinary()),
@@ -159,7 +166,7 @@ class Folded:
     # -- the commit ----------------------------------------------------------------------------------------------------
 
     def _step(self, values: Mapping[str, Any]) -> Any:
-        """Save the checkpoint, move the run on and release the lease (I7).
+        """Save the checkpoint, move the run on and release the lease, or renew it (I7).
 
         The run's row is locked first, and its newest version compared: the fence (I2), no request, the wakeups that the
         attempt saw (I13). Only from that row is the head moved, by compare-and-set on all of it; only from a head that
@@ -172,7 +179,7 @@ class Folded:
         left = (
             update(table)
             .where(*fence_of(table, OWNER), table.c.run_id == moved.c.run_id)
-            .values({**NO_LEASE, "updated_at": self._moment("now"), **values})
+            .values({"updated_at": self._moment("now"), **values})
             .returning(*(table.c[name] for name in _RING))
             .cte("gone_on")
         )

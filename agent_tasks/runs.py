@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -119,6 +120,22 @@ def moment(clock: type[Clock], name: str) -> ColumnElement[int]:
     return clock.moment(bindparam(f"at_{name}", type_=BigInteger()))
 
 
+@dataclass(frozen=True)
+class Owner:
+    """Whose lease it is, in the place of an attempt whose run has not got to its step yet.
+
+    Attributes:
+        run_id: of the run.
+        fence, token: of the lease.
+        seq: of the checkpoint that comes next.
+    """
+
+    run_id: str
+    fence: int
+    token: str
+    seq: int
+
+
 #: The parameters that say whose lease it is, in the place of an attempt.
 OWNER = SimpleNamespace(
     run_id=bindparam("own_run_id", type_=String()),
@@ -128,7 +145,7 @@ OWNER = SimpleNamespace(
 )
 
 
-def owner_of(attempt: Attempt) -> dict[str, Any]:
+def owner_of(attempt: Attempt | Owner) -> dict[str, Any]:
     """Return the parameters that :data:`OWNER` stands for."""
     return {
         "own_run_id": attempt.run_id,
@@ -162,6 +179,11 @@ def advanced(seq: Any, step: Any, queue: Any, ring_again: Any) -> dict[str, Any]
         "retries": 0,
         "due_at": ring_again,
     }
+
+
+def gone_on(seq: Any, step: Any, queue: Any, lease_end: Any) -> dict[str, Any]:
+    """Return what the row of a run says that has made a checkpoint, and whose owner goes on: the next attempt has begun."""
+    return {**advanced(seq, step, queue, lease_end), "status": RunStatus.RUNNING, "attempts": 1}
 
 
 def ended(due_at: Any, now: Any) -> dict[str, Any]:
@@ -249,7 +271,7 @@ class Runs:
                 return found
         return row
 
-    def owned(self, connection: Connection, attempt: Attempt, *, share: bool = False) -> RowMapping | None:
+    def owned(self, connection: Connection, attempt: Attempt | Owner, *, share: bool = False) -> RowMapping | None:
         """Lock the run's row and return it if the attempt owns it (I2).
 
         The lock is what makes the answer hold until the transaction ends: without it a claim slips between this look
@@ -289,6 +311,22 @@ class Runs:
         known_to = {"protocol": CALLS_PROTOCOL} if with_calls else {}
         values = advanced(attempt.seq, step, queue, self.ring_again())
         return self._leave(connection, attempt, **values, **known_to)
+
+    def go_on(
+        self,
+        connection: Connection,
+        owner: Attempt | Owner,
+        *,
+        seq: int,
+        step: str,
+        queue: str,
+        with_calls: bool = False,
+    ) -> bool:
+        """Move the run to its next step and keep the lease, whose time begins anew; False if it is not the owner's."""
+        known_to = {"protocol": CALLS_PROTOCOL} if with_calls else {}
+        values = {**gone_on(seq, step, queue, self._lease_end()), **known_to, "updated_at": self.clock.now()}
+        statement = update(self.table).where(*fence_of(self.table, owner))
+        return connection.execute(statement.values(**values)).rowcount == 1
 
     def retry(self, connection: Connection, attempt: Attempt, retry: Retry) -> bool:
         """Let the run wait for the next try of its step; False if the attempt does not own it."""
@@ -433,6 +471,11 @@ class Runs:
 
     def ring_again(self) -> ColumnElement[int]:
         return self.clock.in_(self.settings.ring_again_seconds)
+
+
+def steps_allowed(run: Mapping[Any, Any], more: int) -> int:
+    """Return how many steps a run may take, whose row this is; ``more`` without a person's word."""
+    return max(run["steps_allowed"] or 0, more)
 
 
 def is_cancelled(run: Mapping[Any, Any]) -> bool:

@@ -12,16 +12,20 @@ from agent_tasks.lines import standing_line
 from agent_tasks.operations import Operation
 from agent_tasks.outcomes import Done, Next
 from agent_tasks.runs import claim_of, owner_of
-from agent_tasks.states import OperationStatus
+from agent_tasks.states import OperationStatus, RunStatus
 from agent_tasks.together import never_begun
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agent_tasks.attempt import Attempt
+    from agent_tasks.coalescing import GoesOn
     from agent_tasks.ledger import Request
+    from agent_tasks.runs import Owner
     from agent_tasks.runtime import Runtime
-    from checkpoint import CheckpointState
+    from checkpoint import CheckpointState, Snapshot
 
 
 def claim(
@@ -105,7 +109,44 @@ def succeed(runtime: Runtime, attempt: Attempt, operation: Operation, result: by
     return runtime.boundary.at_once("outcome", runtime.engine, runtime.folded.outcome, values)
 
 
-def commit(runtime: Runtime, attempt: Attempt, outcome: Next | Done, state: CheckpointState) -> Any:
+def go_on(
+    runtime: Runtime, owner: Attempt | Owner, wakeups: int, snapshots: Sequence[Snapshot], *, step: str, queue: str
+) -> Any:
+    """Save a checkpoint, move the run to its next step and keep the lease; a row if so it is.
+
+    Not for several checkpoints, nor on another line than the first: more than this is written then.
+
+    Args:
+        runtime: of this process.
+        owner: of the run.
+        wakeups: that its attempt saw.
+        snapshots: of the checkpoints.
+        step: that follows.
+        queue: that the step is routed to.
+    """
+    if runtime.folded is None or len(snapshots) != 1 or snapshots[0].record.line:
+        return None
+    append = runtime.store.plan_append(snapshots[0])
+    if append is None:
+        return None
+    clock, values = runtime.clock, {**append.parameters, **owner_of(owner), "own_wakeups": wakeups}
+    values.update(at_now=clock.offset(0), at_lease_end=clock.offset(runtime.settings.lease_seconds))
+    values.update(go_step=step, go_queue=queue)
+    row = runtime.boundary.at_once("step", runtime.engine, runtime.folded.go_on, values)
+    if row is not None:
+        runtime.store.appended(append)
+    return row
+
+
+def keep_on(runtime: Runtime, attempt: Attempt, going: GoesOn) -> RunStatus | None:
+    """Do so for a step that has just ended; not where calls are planned or dropped in the same transaction."""
+    if going.with_calls or never_begun(attempt):
+        return None
+    snapshots, place = (going.snapshot,), {"step": going.step, "queue": going.queue}
+    return None if go_on(runtime, attempt, attempt.wakeups, snapshots, **place) is None else RunStatus.RUNNING
+
+
+def commit(runtime: Runtime, attempt: Attempt, outcome: Next | Done, state: CheckpointState | Snapshot) -> Any:
     """Save the checkpoint, move the run on and release the lease; the row that a doorbell is made of.
 
     Not for a run that is on another line than its first, nor where planned calls would be dropped: more than this is

@@ -51,6 +51,9 @@ _RECORD = struct.Struct(f"<q q d d 32s H {_RUN_ID_BYTES}s I")
 _FREE = b"\0" * _RECORD.size
 _NO_FENCE = -1
 
+#: The byte behind the slots: whether the worker has been told to stop.
+_STOPPING = MAX_SLOTS * _RECORD.size
+
 #: Keeps the threads of this process out, which the lock on a file does not.
 _threads = threading.Lock()
 
@@ -101,6 +104,10 @@ class Slot:
         """Note the fence: from now on the lease is renewed."""
         self._set(fence=fence)
 
+    def begin_anew(self, deadline: float) -> None:
+        """Begin the time of another step under the same lease."""
+        self._set(deadline=deadline, renew_until=deadline)
+
     def set_deadline(self, deadline: float) -> None:
         """Move the moment at which the process is killed."""
         self._set(deadline=deadline)
@@ -140,7 +147,7 @@ class Slots:
 
     def __init__(self, path: str | Path, *, existing: bool = False) -> None:
         self.path = Path(path)
-        size = MAX_SLOTS * _RECORD.size
+        size = _STOPPING + 1
         self._descriptor = os.open(self.path, os.O_RDWR | (0 if existing else os.O_CREAT), 0o600)
         weakref.finalize(self, os.close, self._descriptor).atexit = False  # threads may use it to the end
         if os.fstat(self._descriptor).st_size < size:
@@ -182,6 +189,15 @@ class Slots:
             return cls(path, existing=True)
         except FileNotFoundError:
             return cls.temporary()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker has been told to stop: whoever has a choice begins nothing more."""
+        return self._map[_STOPPING] != 0
+
+    def stop(self) -> None:
+        """Say so; may be called in a signal's handler."""
+        self._map[_STOPPING] = 1
 
     def take(self, run_id: str, token: str, *, deadline: float) -> Slot:
         """Take a free place before a claim is sent.

@@ -16,6 +16,7 @@ from agent_tasks.doorbell import RING_HEADER, is_doorbell, names_a_step
 from agent_tasks.errors import AgentTasksError, LedgerUnavailable
 from agent_tasks.reception import countable, readable, rejecting
 from agent_tasks.revokes import HeardRevokes
+from agent_tasks.shown import EVENTS_KEY, ShownSteps
 
 if TYPE_CHECKING:
     from agent_tasks.agent import Agent
@@ -53,6 +54,8 @@ class AgentRequest(Request):
         # Headers are passed on and forged. What the engine says about a request is said where no sender writes.
         for name in [name for name in self._request_dict if str(name).startswith("agent_")]:
             del self._request_dict[name]
+        if self._eventer is not None and self._eventer.enabled and self.task.send_events:
+            self._delivery_info[EVENTS_KEY] = 1
         embedded = embedded if isinstance(embedded, dict) else {}
         if not embedded.keys() <= set(_EMBEDDED):
             kept = {name: embedded.get(name) for name in _EMBEDDED}
@@ -169,8 +172,11 @@ class StepTask(LedgerTask):
         args = tuple(self.request.args or ())
         return (args[0], args[1]) if names_a_step(args) else None
 
-    def run(self, *args: Any, **kwargs: Any) -> None:
+    def run(self, *args: Any, **kwargs: Any) -> str | None:
         """Answer a doorbell, whose arguments are the run's id and the seq of the checkpoint to be made.
+
+        Returns:
+            How many steps the message has carried, for those who watch it; None where it was one.
 
         Raises:
             Ignore: there is nothing to do, or nothing can be done now; the ledger says when to try again. Or the
@@ -190,8 +196,9 @@ class StepTask(LedgerTask):
             )
             raise Ignore
         run_id, seq = args
+        shown = ShownSteps(self, self.agent.name, run_id)
         try:
-            worked = AppState.of(self.app).coordinator.handle(self.agent, self.step.name, run_id, seq)
+            worked = AppState.of(self.app).coordinator.handle(self.agent, self.step.name, run_id, seq, shown)
         except LedgerUnavailable as error:
             logger.warning(
                 "doorbell of run %s: %s", run_id, error, extra={"action": "ledger_unavailable", "run_id": run_id}
@@ -210,6 +217,7 @@ class StepTask(LedgerTask):
             worked = False
         if not worked:
             raise Ignore
+        return None if shown.count == 1 else f"{shown.count} steps"
 
 
 def register_step(agent: Agent, step: Step, options: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery import bootsteps
+from celery import bootsteps, signals
 
 from agent_tasks.boundary import Boundary
 from agent_tasks.complaints import Complaints
@@ -151,6 +151,11 @@ class AgentWorkerStep(bootsteps.StartStopStep):
         ]
         for looper in self._loopers:
             looper.start()
+        signals.worker_shutting_down.connect(self._is_told_to_stop, sender=worker.hostname)
+
+    def _is_told_to_stop(self, **_more: Any) -> None:
+        """Say it to the processes that run steps, before the worker waits for them."""
+        self._slots.stop()
 
     def _renewing(self, worker: Any, settings: Settings) -> list[Looper]:
         """Return what renews leases while a greenlet does not give way: a thread with connections of its own."""
@@ -164,6 +169,7 @@ class AgentWorkerStep(bootsteps.StartStopStep):
 
     def stop(self, worker: Any) -> None:
         """Stop the threads; the heartbeat goes on for as long as the pool's processes finish what they have begun."""
+        self._is_told_to_stop()  # by a command of remote control there was no signal
         for looper in self._loopers:
             looper.stop()
         self._loopers = []

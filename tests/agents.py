@@ -12,7 +12,7 @@ from typing import Any
 from celery import Celery
 from sqlalchemy import text
 
-from agent_tasks import Agent, Happened, NotHappened, Operation, Tool, calls, done, run_calls, tool
+from agent_tasks import Agent, Coalesce, Happened, NotHappened, Operation, Tool, calls, done, run_calls, tool
 from agent_tasks.database import open_engine
 from agent_tasks.testing import VendorWorld
 
@@ -225,6 +225,45 @@ def planned_agent(world: VendorWorld) -> Agent:
     @agent.step
     def second(_state: Any, results: Any) -> Any:
         return done([*results, order("c")])
+
+    return agent
+
+
+def coalesced_agent(effect: str, world: VendorWorld, checkpoints: str) -> Agent:
+    """Return an agent whose steps share messages: some call nothing, one has a message of its own, one plans calls."""
+    act = tool_of(effect, world)
+    agent = Agent("coalesced", app=new_app(), tools=[act], coalesce=Coalesce(checkpoints=checkpoints))
+
+    @agent.step(start=True)
+    def begin(state: Any) -> Any:
+        state["passed"] = ["begin"]
+        return think
+
+    @agent.step
+    def think(state: Any) -> Any:
+        state["passed"].append("think")
+        state.messages.append({"role": "assistant", "content": "a"})
+        return buy
+
+    @agent.step
+    def buy(state: Any) -> Any:
+        state["passed"].append("buy")
+        state["bought"] = [act(state["what"])]
+        return rest
+
+    @agent.step(rate_limit="1000/s")
+    def rest(state: Any) -> Any:
+        state["passed"].append("rest")
+        return plan
+
+    @agent.step
+    def plan(state: Any) -> Any:
+        state["passed"].append("plan")
+        return calls([act.call("b")], then=end)
+
+    @agent.step
+    def end(state: Any, results: Any) -> Any:
+        return done([*state["passed"], *state["bought"], *results])
 
     return agent
 
