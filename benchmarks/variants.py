@@ -136,6 +136,7 @@ VARIANTS = {
     REFERENCE: Variant("raw Celery chain", RawChain),
     "steps": Variant("steps without a tool", AgentChain, budget=0.55),
     "effect": Variant("steps with one recorded effect", partial(AgentChain, effect="keyed"), budget=0.45),
+    "coalesced": Variant("several steps in one message", partial(AgentChain, coalesce=True), budget=1.2),
 }
 
 #: With what only the count of round trips looks at.

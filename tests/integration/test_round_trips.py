@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent_tasks import done, tool
+from agent_tasks import Coalesce, done, tool
 from agent_tasks.states import RunStatus
 from tests.one_process import OneProcess
 from tests.proxy import Proxy, proxied
@@ -24,7 +24,9 @@ def wired(postgres_database: Callable[[], str]) -> Iterator[tuple[OneProcess, Pr
         here.close()
 
 
-def trips_of_a_step(wired: tuple[OneProcess, Proxy], body: Callable[[Any], object], *tools: Any) -> float:
+def trips_of_a_step(
+    wired: tuple[OneProcess, Proxy], body: Callable[[Any], object], *tools: Any, coalesce: Coalesce | None = None
+) -> float:
     """How often a step with this body waits, once a process has made a run of it."""
     here, proxy = wired
 
@@ -34,6 +36,7 @@ def trips_of_a_step(wired: tuple[OneProcess, Proxy], body: Callable[[Any], objec
         return agent.steps["step"] if state["n"] < STEPS else done()
 
     agent = here.agent(*tools, step=step)
+    agent.coalesce = coalesce
     here.run(agent, "first", n=0)
     agent.enqueue({"n": 0}, run_id="second")
     before = proxy.round_trips
@@ -45,6 +48,12 @@ def trips_of_a_step(wired: tuple[OneProcess, Proxy], body: Callable[[Any], objec
 
 def test_a_step_is_claimed_and_committed_in_one_round_trip_each(wired: tuple[OneProcess, Proxy]) -> None:
     assert trips_of_a_step(wired, lambda _state: None) == 2
+
+
+def test_steps_that_share_a_message_are_claimed_once_and_committed_in_one_round_trip_each(
+    wired: tuple[OneProcess, Proxy],
+) -> None:
+    assert trips_of_a_step(wired, lambda _state: None, coalesce=Coalesce(seconds=60)) == (1 + STEPS) / STEPS
 
 
 def test_messages_that_this_process_made_are_not_read_again(wired: tuple[OneProcess, Proxy]) -> None:

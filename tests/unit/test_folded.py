@@ -14,8 +14,9 @@ import pytest
 from sqlalchemy import Connection, func, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
-from agent_tasks import Agent, shortcuts, tool
+from agent_tasks import Agent, Coalesce, shortcuts, tool
 from agent_tasks.attempt import Attempt
+from agent_tasks.coalescing import GoesOn
 from agent_tasks.database import open_engine
 from agent_tasks.ending import Ending
 from agent_tasks.errors import LedgerUnavailable
@@ -139,11 +140,24 @@ def go_on(there: Situation) -> Any:
     return shortcuts.commit(there.runtime, there.attempt, Next("pay"), there.state(1))
 
 
+def keep_on(there: Situation) -> Any:
+    snapshot = there.runtime.store.snapshot(there.state(1))
+    going = GoesOn("pay", "inline", snapshot, with_calls=False, held=False)
+    return shortcuts.keep_on(there.runtime, there.attempt, going)
+
+
 def end(there: Situation) -> Any:
     return shortcuts.commit(there.runtime, there.attempt, Done("paid"), there.state(1))
 
 
-WRITES: dict[str, Write] = {"intent": begin, "record": record, "outcome": succeed, "step": go_on, "last step": end}
+WRITES: dict[str, Write] = {
+    "intent": begin,
+    "record": record,
+    "outcome": succeed,
+    "step": go_on,
+    "kept step": keep_on,
+    "last step": end,
+}
 
 
 def operation_of(there: Situation) -> Operation:
@@ -232,6 +246,8 @@ def test_the_longer_way_writes_the_same(here: OneProcess, write: str) -> None:
             here.runtime.store.save(longer.state(1), connection=connection)
             if write == "step":
                 here.runtime.runs.advance(connection, longer.attempt, step="pay", queue="inline")
+            elif write == "kept step":
+                here.runtime.runs.go_on(connection, longer.attempt, seq=1, step="pay", queue="inline")
             else:
                 here.runtime.runs.finish(connection, longer.attempt, RunStatus.SUCCEEDED, output="paid", advance=True)
 
@@ -373,7 +389,7 @@ def test_of_two_intents_with_one_id_the_one_that_was_committed_stands(there: Sit
     assert (said[0] is None, "another" in row) == ((True, True) if ends == "commit" else (False, False))
 
 
-@pytest.mark.parametrize("write", ["step", "last step"])
+@pytest.mark.parametrize("write", ["step", "kept step", "last step"])
 @pytest.mark.parametrize("moved", ["before", "while the run's row is waited for"])
 def test_a_head_that_somebody_else_moved_leaves_nothing_half_done(there: Situation, write: str, moved: str) -> None:
     theirs = there.state(1, theirs=True)
@@ -486,7 +502,7 @@ def test_what_an_observer_raises_before_a_folded_statement_keeps_it_from_being_s
 def test_an_answer_that_was_lost_after_the_statement_is_found_by_the_longer_way(there: Situation, write: str) -> None:
     """The recorder sends again, and finds by the token what was written."""
     stands_before(there, write)
-    lost = Outage(write.removeprefix("last "), "after")
+    lost = Outage(write.split()[-1], "after")
     there.runtime.boundary.observer = lost
     recorder, attempt = there.runtime.recorder, there.attempt
     outcome = {"status": OperationStatus.SUCCEEDED, "result": b"", "error": None}
@@ -497,10 +513,13 @@ def test_an_answer_that_was_lost_after_the_statement_is_found_by_the_longer_way(
     elif write == "outcome":
         recorder.outcome(attempt, operation_of(there), OperationStatus.SUCCEEDED, result=b"mine", unsettled=0)
     else:
-        Ending(there.runtime).settle(attempt, Next("pay") if write == "step" else Done("paid"))
+        if write == "kept step":
+            attempt.agent.coalesce, attempt.message_began = Coalesce(), there.runtime.clock.local()
+        going = Ending(there.runtime).settle(attempt, Done("paid") if write == "last step" else Next("pay"))
         row = Rows(there.here).find(RUN)
-        ended = (RunStatus.QUEUED, "pay") if write == "step" else (RunStatus.SUCCEEDED, None)
-        assert (row["seq"], row["status"], row["next_step"]) == (1, *ended)
+        status = {"step": RunStatus.QUEUED, "kept step": RunStatus.RUNNING, "last step": RunStatus.SUCCEEDED}[write]
+        assert (row["seq"], row["status"], row["next_step"]) == (1, status, None if write == "last step" else "pay")
+        assert (going is not None) == (write == "kept step")
         assert Rows(there.here).rung() == ([RUN] if write == "step" else [])
     assert (lost.hits, attempt.doomed) == (1, None)
 
