@@ -71,6 +71,19 @@ def test_the_run_that_the_page_cancels_is_cancelled(page: dict[str, Any]) -> Non
         page["run"].get(timeout=0)
 
 
+def test_the_steps_of_the_page_share_a_message_up_to_the_one_with_a_rate(page: dict[str, Any]) -> None:
+    runtime, seen = page["runtime"], list[str]()
+    page["warehouse"].asked = ["", ""]  # it orders now
+    runtime.bell.rings.clear()
+    items = [{"name": "pin", "grams": 1, "cents": 5}, {"name": "tea", "grams": 600, "cents": 350}]
+    run = page["sort"].enqueue({"items": items})
+    runtime.boundary.observer = lambda point: seen.append(str(point))
+    answer_all(runtime, page["sort"])
+    assert run.get(timeout=0) == "a box of tea"
+    # Two messages; weigh was held, and written before choose gave the run back.
+    assert (seen.count("after ack doorbell"), seen.count("after commit step")) == (2, 3)
+
+
 def test_the_page_and_the_docstring_name_every_option_about_retries() -> None:
     for option in OPTIONS:
         assert f"| `{option}` |" in PAGE.text

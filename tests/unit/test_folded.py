@@ -502,7 +502,7 @@ def test_what_an_observer_raises_before_a_folded_statement_keeps_it_from_being_s
 def test_an_answer_that_was_lost_after_the_statement_is_found_by_the_longer_way(there: Situation, write: str) -> None:
     """The recorder sends again, and finds by the token what was written."""
     stands_before(there, write)
-    lost = Outage(write.split()[-1], "after")
+    lost = Outage(write.rsplit(maxsplit=1)[-1], "after")
     there.runtime.boundary.observer = lost
     recorder, attempt = there.runtime.recorder, there.attempt
     outcome = {"status": OperationStatus.SUCCEEDED, "result": b"", "error": None}
