@@ -22,6 +22,7 @@ _HEARTBEAT = "tests/unit/test_heartbeat.py"
 _FOLDED = "tests/unit/test_folded.py"
 _BATCHES = "tests/integration/test_batches.py"
 _PLANNED = "tests/integration/test_planned_calls.py"
+_COALESCE = "tests/unit/test_coalesce.py"
 
 _OVERTAKEN = "test_an_attempt_whose_fence_differs_in_one_word_writes_nothing"
 _NOT_AS_KNOWN = "test_a_run_that_is_not_as_its_attempt_knows_it_is_left_to_the_longer_way"
@@ -656,5 +657,54 @@ MUTANTS = [
         "                    self._stopped, interrupted = True, interrupted or error",
         "                    interrupted = interrupted or error",
         (f"{_BATCHES}::test_a_time_limit_that_strikes_while_calls_are_under_way_is_raised_after_their_end",),
+    ),
+    # -- steps that share a message
+    Mutant(
+        "the commit of the steps that are held, before a call",
+        "I4",
+        "agent_tasks/attempt.py",
+        "            commit_held(self)\n",
+        "            pass\n",
+        (f"{_COALESCE}::test_the_steps_before_a_recorded_call_are_committed_before_it",),
+    ),
+    Mutant(
+        "the attempt that has begun with the commit that keeps the lease",
+        "I2",
+        "agent_tasks/runs.py",
+        '"status": RunStatus.RUNNING, "attempts": 1}',
+        '"status": RunStatus.RUNNING}',
+        (f"{_COALESCE}::test_a_commit_renews_the_lease_and_begins_the_count_of_attempts_anew",),
+    ),
+    Mutant(
+        "the new end of the lease in it",
+        "I9",
+        "agent_tasks/runs.py",
+        "gone_on(seq, step, queue, self._lease_end())",
+        "gone_on(seq, step, queue, self.ring_again())",
+        (f"{_COALESCE}::test_a_commit_renews_the_lease_and_begins_the_count_of_attempts_anew[sqlite]",),
+    ),
+    Mutant(
+        "the look for a commit that kept the lease, whose answer was lost",
+        "I7",
+        "agent_tasks/ending.py",
+        "                return RunStatus.RUNNING\n        try:",
+        "                return None\n        try:",
+        (f"{_COALESCE}::test_a_commit_without_an_answer_is_found_and_the_message_goes_on[sqlite-each-after]",),
+    ),
+    Mutant(
+        "the copy that a step of a shared message gets of the state",
+        "I12",
+        "agent_tasks/coalescing.py",
+        "run, going.snapshot.state(), [], attempt.slot)",
+        "run, attempt.state, [], attempt.slot)",
+        (f"{_COALESCE}::test_a_step_gets_the_state_as_it_would_come_back_from_the_ledger",),
+    ),
+    Mutant(
+        "the end of a message whose worker is told to stop",
+        "I8",
+        "agent_tasks/coalescing.py",
+        " >= how.seconds or runtime.slots.stopping:",
+        " >= how.seconds:",
+        (f"{_COALESCE}::test_a_worker_that_is_told_to_stop_begins_no_more_steps_and_rings",),
     ),
 ]

@@ -23,7 +23,7 @@ from agent_tasks.migrate import upgrade
 from agent_tasks.states import FINISHED, RunStatus
 from agent_tasks.testing import check_invariants
 from tests.recovery.fleet import Fleet
-from tests.recovery.places import on_each
+from tests.recovery.places import on, on_each
 from tests.recovery.stage import SHORT
 from tests.waiting import wait_until
 
@@ -36,12 +36,13 @@ STEPS = ["think", "order", "weigh", "choose", "pay"]
 class Place:
     """One ledger, one broker and one folder, with the module that workers load."""
 
-    def __init__(self, folder: Path, environ: dict[str, str], module: Any) -> None:
-        self.folder, self.environ, self.module = folder, environ, module
+    def __init__(self, folder: Path, environ: dict[str, str], module: Any, pool: str) -> None:
+        self.folder, self.environ, self.module, self.pool = folder, environ, module, pool
         self.runtime = AppState.of(module.app).runtime
 
     def workers(self, count: int = 1, **options: Any) -> Fleet:
-        return Fleet([self.environ] * count, self.folder / "logs", app="tests.recovery.coalesce_app", **options)
+        options = {"pool": self.pool, "app": "tests.recovery.coalesce_app", **options}
+        return Fleet([self.environ] * count, self.folder / "logs", **options)
 
     def bodies(self) -> list[tuple[str, str, int, int]]:
         """Return run, step, seq and process of each body that began."""
@@ -59,7 +60,7 @@ class Place:
 
 
 @contextmanager
-def at(folder: Path, services: dict[str, str]) -> Iterator[Place]:
+def at(folder: Path, services: dict[str, str], pool: str = "prefork") -> Iterator[Place]:
     environ = {
         "AGENT_DATA_DIR": str(folder / "data"),
         "TMPDIR": str(folder),
@@ -74,7 +75,7 @@ def at(folder: Path, services: dict[str, str]) -> Iterator[Place]:
         runtime = AppState.of(module.app).runtime
         upgrade(runtime.engine)
         try:
-            yield Place(folder, environ, module)
+            yield Place(folder, environ, module, pool)
         finally:
             runtime.engine.dispose()
             module.app.close()
@@ -90,6 +91,26 @@ def on_servers(postgres_database: Callable[[], str], redis_url: str, tmp_path: P
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[Place]:
     with at(tmp_path, {}) as place:
+        yield place
+
+
+@pytest.fixture
+def in_threads(postgres_database: Callable[[], str], redis_url: str, tmp_path: Path) -> Iterator[Place]:
+    with at(tmp_path, {"AGENT_DATABASE_URL": postgres_database(), "AGENT_BROKER_URL": redis_url}, "threads") as place:
+        yield place
+
+
+@pytest.fixture
+def in_greenlets(
+    gevent_installed: None, postgres_database: Callable[[], str], redis_url: str, tmp_path: Path
+) -> Iterator[Place]:
+    with at(tmp_path, {"AGENT_DATABASE_URL": postgres_database(), "AGENT_BROKER_URL": redis_url}, "gevent") as place:
+        yield place
+
+
+@pytest.fixture
+def in_solo(tmp_path: Path) -> Iterator[Place]:
+    with at(tmp_path, {}, "solo") as place:
         yield place
 
 
@@ -130,7 +151,7 @@ def test_a_kill_between_checkpoints_goes_on_from_the_last_one_and_repeats_no_eff
         assert check_invariants(connection) == []
 
 
-@on_each
+@on("on_servers", "embedded", "in_threads", "in_greenlets", "in_solo")
 def test_a_worker_that_is_told_to_stop_leaves_the_next_step_to_others(placed: Place) -> None:
     """Without being told, it would go on for ten minutes."""
     with placed.workers() as fleet:
