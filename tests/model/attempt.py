@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .actor import IDLE
 from .call import Call
 from .kinds import CANCEL_IGNORED
-from .state import DOUBT, SETTLED, Move, State
+from .state import DOUBT, SETTLED, Move, State, Worker
 
 
 class Attempt(Call):
@@ -33,7 +33,9 @@ class Attempt(Call):
             yield self.goes("the parent dies too", IDLE)
             given_back = run.status == "running" and (run.fence == worker.fence or not self.rules.given_back_by_token)
             after = lease_ended(self.state, self.rules.max_crashes) if given_back else self.state
-            yield self.goes("the parent gives the lease back and rings", IDLE, after, writes=given_back)
+            gives = self.goes("the parent gives the lease back and rings", IDLE, after)
+            # By its token, whatever step the owner has got to.
+            yield gives._replace(writer=worker._replace(step=run.seq + 1) if given_back else None)
             return
         in_time = self.rules.step_timeout or (worker.told == "call" and self.rules.deadline_kill)
         if worker.at == "hung" and in_time:
@@ -87,7 +89,8 @@ class Attempt(Call):
     def committing(self) -> Iterator[Move]:
         run, worker = self.state.run, self.worker
         if not self.owns("commit"):
-            yield self.loses_its_lease()
+            keeps = self.rules.coalesces and (run.status, run.fence, run.seq) == ("running", worker.fence, self.step)
+            yield self.goes("finds that it has kept its lease", self._next()) if keeps else self.loses_its_lease()
             return
         if self.has_news:
             yield self.goes("finds news, looks again", self.read_again())
@@ -97,6 +100,16 @@ class Attempt(Call):
             yield self.goes(does, IDLE, after._replace(rung=True), writes=True, wrong=wrong)
             if self.rules.answers_get_lost:
                 yield self.goes(f"{does}, the answer is lost", worker, after, writes=True, wrong=wrong)
+            if self.rules.coalesces and after.run.status == "queued":
+                keeps, kept = f"{does} and keeps its lease", after.with_run(status="running")
+                yield self.goes(keeps, self._next(), kept, writes=True)
+                if self.rules.answers_get_lost:
+                    yield self.goes(f"{keeps}, the answer is lost", worker, kept, writes=True)
+
+    def _next(self) -> Worker:
+        """The attempt of the next step under the same lease; on the first line nobody has begun that step before."""
+        known = self.state.operation(self.step + 1).version if self.state.run.line else ("", 0)
+        return IDLE._replace(at="claimed", step=self.step + 1, fence=self.worker.fence, known=known)
 
     def _ends(self) -> Iterator[tuple[str, State]]:
         """The ways in which this step may end, and what each commits."""

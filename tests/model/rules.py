@@ -74,6 +74,7 @@ class Rules:
     falls_back: bool = False  # a person resumes from checkpoint 0, on a new line
     bodies_vary: bool = False  # the code of a step may leave its call out the next time
     from_enqueue: bool = False  # begin before the run was made
+    coalesces: bool = False  # the owner of a run may go on with its next step under the same lease
     repeated_waits: bool = False  # `repeatable` with a timeout=
     one_resource: bool = False  # both steps write to one thing, where the newer write counts
     literal_once: bool = False  # report a body that begins after its operation succeeded (I5 to the letter)
@@ -107,6 +108,7 @@ WORLD = frozenset(
         "falls_back",
         "bodies_vary",
         "from_enqueue",
+        "coalesces",
         "repeated_waits",
         "one_resource",
         "literal_once",
