@@ -268,10 +268,13 @@ def coalesced_agent(effect: str, world: VendorWorld, checkpoints: str) -> Agent:
     return agent
 
 
-#: What is attacked with many schedules: an agent of each effect, and one with a call inside a call.
+#: What is attacked with many schedules: an agent of each effect, one with a call inside a call, some with calls that are made
+#: together, and some whose steps share a message.
 SHORT_AGENTS: dict[str, Callable[[VendorWorld], Agent]] = {
     **{effect: partial(short_agent_of, effect) for effect in EFFECTS},
     "nested": nested_agent,
     "batch": batch_agent,
     "planned": planned_agent,
+    "coalesced": partial(coalesced_agent, "probed", checkpoints="each"),
+    "coalesced at boundaries": partial(coalesced_agent, "manual", checkpoints="boundaries"),
 }

@@ -22,9 +22,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "the run is cancelled": {"brokers": (), "lost_answers": False, "cancels": True},
 }
 
-#: Pairs that one test draws; SQLite is quicker.
-SAMPLE, SAMPLE_ON_A_SERVER = 24, 8
-
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("effect", ["transactional", "probed"])
@@ -42,17 +39,6 @@ def test_a_fault_at_any_boundary_of_a_shared_message_repeats_no_effect(
     assert crossed.count("after publish doorbell") == 3  # one step has a message of its own
     # begin and think, buy, rest, plan, end; of each its own or, where nothing was called, that of the boundary behind it.
     assert crossed.count("after commit step") == (6 if checkpoints == EACH else 5)
-
-
-@pytest.mark.parametrize("checkpoints", [EACH, BOUNDARIES])
-def test_no_pair_of_faults_in_a_shared_message_repeats_an_effect(checkpoints: str, database_url: str) -> None:
-    sample = SAMPLE if database_url.startswith("sqlite") else SAMPLE_ON_A_SERVER
-    with closing(World(database_url)) as world:
-        agent = coalesced_agent("manual", world, checkpoints)
-        found = explore_crashes(agent, {"what": "a"}, world, database_url=database_url, faults=2, sample=sample)
-
-    assert not found.failures, found.report()
-    assert sum(len(schedule.faults) == 2 for schedule in found.schedules) == sample
 
 
 @pytest.fixture
