@@ -17,6 +17,7 @@ from agent_tasks.inline import answer_all
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
 from agent_tasks.runtime import Runtime
+from agent_tasks.slots import Slots
 from agent_tasks.sweeper import Sweeper
 from checkpoint.sql import SqlStore
 
@@ -48,7 +49,8 @@ class OneProcess:
         self.url = url
         self.app = Celery("one-process", broker="memory://", set_as_current=False)
         self.app.conf.agent_database_url = url
-        self.runtime = Runtime(Settings(url), InlineBell)
+        # With slots of its own: a worker that an earlier test ran in this process was told to stop.
+        self.runtime = Runtime(Settings(url), InlineBell, slots=Slots.temporary())
         AppState.of(self.app).use_runtime(self.runtime)
         self.requests: list[Any] = []
 
