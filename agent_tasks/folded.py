@@ -52,7 +52,8 @@ class Folded:
         self._runs, self._operations, self._store = tables.runs, tables.operations, store
         self._clock: Any = type(clock)
         self.of_operations = tuple(column.name for column in tables.operations.c)
-        self.claim, self.intent, self.record, self.outcome, self.advance, self.go_on, self.finish = (
+        go_seq = bindparam("go_seq", type_=Integer())
+        self.claim, self.intent, self.record, self.outcome, self.advance, self.go_on, self.catch_up, self.finish = (
             Single(statement, engine)
             for statement in (
                 self._claim(),
@@ -66,6 +67,9 @@ class Folded:
                     }
                 ),
                 self._step(gone_on(OWNER.seq, _text("go_step"), _text("go_queue"), self._moment("lease_end"))),
+                self._step(
+                    gone_on(go_seq, _text("go_step"), _text("go_queue"), self._moment("lease_end")), several=True
+                ),
                 self._step(
                     {
                         **NO_LEASE,
@@ -165,8 +169,8 @@ class Folded:
 
     # -- the commit ----------------------------------------------------------------------------------------------------
 
-    def _step(self, values: Mapping[str, Any]) -> Any:
-        """Save the checkpoint, move the run on and release the lease, or renew it (I7).
+    def _step(self, values: Mapping[str, Any], *, several: bool = False) -> Any:
+        """Save the checkpoint, or several, move the run on and release the lease, or renew it (I7).
 
         The run's row is locked first, and its newest version compared: the fence (I2), no request, the wakeups that the
         attempt saw (I13). Only from that row is the head moved, by compare-and-set on all of it; only from a head that
@@ -175,7 +179,7 @@ class Folded:
         """
         table = self._runs
         owned = self._owned(self._saw(), table.c.request.is_(None), share=False)
-        moved, *rows = self._store.append_parts(owned)
+        moved, *rows = self._store.append_parts(owned, several=several)
         left = (
             update(table)
             .where(*fence_of(table, OWNER), table.c.run_id == moved.c.run_id)

@@ -112,29 +112,31 @@ def succeed(runtime: Runtime, attempt: Attempt, operation: Operation, result: by
 def go_on(
     runtime: Runtime, owner: Attempt | Owner, wakeups: int, snapshots: Sequence[Snapshot], *, step: str, queue: str
 ) -> Any:
-    """Save a checkpoint, move the run to its next step and keep the lease; a row if so it is.
+    """Save checkpoints, move the run to its next step and keep the lease; a row if so it is.
 
-    Not for several checkpoints, nor on another line than the first: more than this is written then.
+    Not on another line than the first: more than this is written then.
 
     Args:
         runtime: of this process.
         owner: of the run.
         wakeups: that its attempt saw.
-        snapshots: of the checkpoints.
+        snapshots: of the checkpoints, the oldest first.
         step: that follows.
         queue: that the step is routed to.
     """
-    if runtime.folded is None or len(snapshots) != 1 or snapshots[0].record.line:
+    folded, store, last = runtime.folded, runtime.store, snapshots[-1]
+    if folded is None or last.record.line:
         return None
-    append = runtime.store.plan_append(snapshots[0])
+    one = len(snapshots) == 1
+    append = store.plan_append(last) if one else store.plan_appends(snapshots)
     if append is None:
         return None
     clock, values = runtime.clock, {**append.parameters, **owner_of(owner), "own_wakeups": wakeups}
     values.update(at_now=clock.offset(0), at_lease_end=clock.offset(runtime.settings.lease_seconds))
-    values.update(go_step=step, go_queue=queue)
-    row = runtime.boundary.at_once("step", runtime.engine, runtime.folded.go_on, values)
+    values.update(go_step=step, go_queue=queue, go_seq=last.seq)
+    row = runtime.boundary.at_once("step", runtime.engine, folded.go_on if one else folded.catch_up, values)
     if row is not None:
-        runtime.store.appended(append)
+        store.appended(append)
     return row
 
 

@@ -20,7 +20,7 @@ from checkpoint.tables import build_tables
 from checkpoint.writer import Append, Writer, append_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from sqlalchemy import CTE, Connection, Engine, FromClause, Row, Select
     from typing_extensions import Self
@@ -314,7 +314,7 @@ class SqlStore:
         except (Damage, CheckpointCorrupted):
             return None
 
-    def append_parts(self, guard: FromClause) -> tuple[CTE, CTE, CTE]:
+    def append_parts(self, guard: FromClause, *, several: bool = False) -> tuple[CTE, CTE, CTE]:
         """Return the parts of a PostgreSQL statement that appends a checkpoint, to be joined to other statements.
 
         The head moves by compare-and-set, and everything else is written only if it moved; so the statement appends all
@@ -322,11 +322,12 @@ class SqlStore:
 
         Args:
             guard: What has a row, with the `run_id`, if the checkpoint may be written at all.
+            several: It appends any number of checkpoints, all or none; its parameters are those of `plan_appends`.
 
         Returns:
             What has the `run_id` if the checkpoint is written; and what writes its rows, for `add_cte`.
         """
-        return append_parts(self.tables, guard)
+        return append_parts(self.tables, guard, several=several)
 
     def snapshot(self, state: CheckpointState) -> Snapshot:
         """Return a state as it is now, to be saved later.
@@ -349,6 +350,14 @@ class SqlStore:
             UnstorableValue: A part of the state would not come back equal and of its own type.
         """
         return self._writer.plan(self._record(state))
+
+    def plan_appends(self, snapshots: Sequence[Snapshot]) -> Append | None:
+        """Return how snapshots that follow each other follow the head that this store saw last; None as `plan_append`.
+
+        Args:
+            snapshots: At least one, of one run, the oldest first.
+        """
+        return self._writer.plan_several([snapshot.record for snapshot in snapshots])
 
     def appended(self, append: Append) -> None:
         """Take note that a planned checkpoint was written.

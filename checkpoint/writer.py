@@ -22,6 +22,8 @@ from checkpoint.segments import appended, branched, dump_segments, length_of
 from checkpoint.tip import Tip
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import CTE, Column, Connection, FromClause, Table
 
     from checkpoint.record import Record
@@ -33,11 +35,11 @@ _ATTEMPTS = 5  # a head that moves between a read and its write is read again; e
 
 @dataclass(frozen=True)
 class Append:
-    """A checkpoint that can follow the head as it was last seen, without a look at the database.
+    """A checkpoint, or several, that can follow the head as it was last seen, without a look at the database.
 
     Args:
         parameters: Of the parts that `append_parts` returns.
-        record: The checkpoint.
+        record: The checkpoint; the last one of several.
         tip: The head after it.
     """
 
@@ -88,13 +90,30 @@ class Writer:
     def plan(self, record: Record) -> Append | None:
         """Return how a record follows the head that this process saw last, or None if that needs a look at the database."""
         known = self._cache.get(record.run_id)
-        if known is None or (record.line, record.seq) != (known.tip.line, known.tip.seq + 1):
+        tip = None if known is None else known.tip
+        moved = None if tip is None else _followed(tip, record)
+        if tip is None or moved is None:
             return None
-        before, tip = length_of(known.tip.segments), known.tip
-        if before > len(record.items) or record.chain[before] != tip.chain:
-            return None  # an older message was changed
-        moved = replace(tip, seq=record.seq, segments=appended(tip.segments, len(record.items)), chain=record.chain[-1])
-        return Append(self._values(record, tip, moved, tip.line, before), record, moved)
+        return Append(self._values(record, tip, moved, tip.line, length_of(tip.segments)), record, moved)
+
+    def plan_several(self, records: Sequence[Record]) -> Append | None:
+        """Return how records that follow each other follow that head, or None if that needs a look at the database."""
+        known = self._cache.get(records[0].run_id)
+        if known is None:
+            return None
+        tip, rows = known.tip, []
+        for record in records:
+            moved = _followed(tip, record)
+            if moved is None:
+                return None
+            rows.append(_checkpoint(record, tip.line, moved))
+            tip = moved
+        values = _head(record, known.tip, tip)
+        values.update((f"checkpoints_{name}", [row[name] for row in rows]) for name in rows[0])
+        positions, chains, payloads = _added(record, length_of(known.tip.segments))
+        values.update(log=tip.segments[-1].log if tip.segments else 0)
+        values.update(positions=positions, chains=chains, payloads=payloads)
+        return Append(values, record, tip)
 
     def carried_out(self, append: Append) -> None:
         """Remember what was planned as the head, since it was written."""
@@ -201,9 +220,19 @@ def _statements(tables: Tables, dialect: str) -> tuple[Any, Any, Any, Any]:
     return start, move, insert(tables.checkpoints), insert(tables.messages)
 
 
-def append_parts(tables: Tables, guard: FromClause) -> tuple[CTE, CTE, CTE]:
+def append_parts(tables: Tables, guard: FromClause, *, several: bool = False) -> tuple[CTE, CTE, CTE]:
     """Return the parts of a PostgreSQL statement that writes an `Append`; see `SqlStore.append_parts`."""
-    return _parts(_move(tables).where(tables.heads.c.run_id == guard.c.run_id), tables)
+    return _parts(_move(tables).where(tables.heads.c.run_id == guard.c.run_id), tables, several=several)
+
+
+def _followed(tip: Tip, record: Record) -> Tip | None:
+    """Return the head after a record that follows it on its line and only adds messages; None for any other."""
+    before = length_of(tip.segments)
+    if (record.line, record.seq) != (tip.line, tip.seq + 1):
+        return None
+    if before > len(record.items) or record.chain[before] != tip.chain:
+        return None  # an older message was changed
+    return replace(tip, seq=record.seq, segments=appended(tip.segments, len(record.items)), chain=record.chain[-1])
 
 
 def _head(record: Record, tip: Tip | None, moved: Tip) -> dict[str, Any]:
@@ -248,12 +277,18 @@ def _with_rows(moving: Any, tables: Tables) -> Any:
     return select(func.count()).select_from(head).add_cte(saved, added)
 
 
-def _parts(moving: Any, tables: Tables) -> tuple[CTE, CTE, CTE]:
+def _parts(moving: Any, tables: Tables, *, several: bool = False) -> tuple[CTE, CTE, CTE]:
     """Return `moving`, which has a row if the head moved, and the new rows, each written only if it has one."""
     head = moving.returning(tables.heads.c.run_id).cte("moved")
     table = tables.checkpoints
-    values = select(*(bindparam(f"checkpoint_{column.name}", type_=column.type) for column in table.c))
-    saved = insert(table).from_select([column.name for column in table.c], values.select_from(head)).cte("saved")
+    if several:
+        arrays = (bindparam(f"checkpoints_{column.name}", type_=ARRAY(column.type)) for column in table.c)
+        made = func.unnest(*arrays).table_valued(*table.c, name="made").render_derived()
+        values = select(*made.c).select_from(head.join(made, true()))
+    else:
+        values = select(*(bindparam(f"checkpoint_{column.name}", type_=column.type) for column in table.c))
+        values = values.select_from(head)
+    saved = insert(table).from_select([column.name for column in table.c], values).cte("saved")
     table = tables.messages
     columns = (table.c.position, table.c.chain, table.c.payload)
     arrays = (bindparam(f"{column.name}s", type_=ARRAY(column.type)) for column in columns)

@@ -56,6 +56,11 @@ def test_steps_that_share_a_message_are_claimed_once_and_committed_in_one_round_
     assert trips_of_a_step(wired, lambda _state: None, coalesce=Coalesce(seconds=60)) == (1 + STEPS) / STEPS
 
 
+def test_steps_that_call_nothing_are_committed_in_one_round_trip_together(wired: tuple[OneProcess, Proxy]) -> None:
+    how = Coalesce(seconds=60, checkpoints="boundaries")
+    assert trips_of_a_step(wired, lambda state: state.messages.append("said"), coalesce=how) == 3 / STEPS
+
+
 def test_messages_that_this_process_made_are_not_read_again(wired: tuple[OneProcess, Proxy]) -> None:
     assert trips_of_a_step(wired, lambda state: state.messages.append("said")) == 2
 

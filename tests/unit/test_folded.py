@@ -16,13 +16,14 @@ from sqlalchemy.exc import IntegrityError
 
 from agent_tasks import Agent, Coalesce, shortcuts, tool
 from agent_tasks.attempt import Attempt
-from agent_tasks.coalescing import GoesOn
+from agent_tasks.coalescing import GoesOn, commit_held
 from agent_tasks.database import open_engine
 from agent_tasks.ending import Ending
 from agent_tasks.errors import LedgerUnavailable
 from agent_tasks.ledger import Request
 from agent_tasks.operations import Operation
 from agent_tasks.outcomes import Done, Next
+from agent_tasks.runs import Owner
 from agent_tasks.runtime import Runtime
 from agent_tasks.single import Single
 from agent_tasks.states import OperationStatus, RunRequest, RunStatus
@@ -146,6 +147,21 @@ def keep_on(there: Situation) -> Any:
     return shortcuts.keep_on(there.runtime, there.attempt, going)
 
 
+def hold(there: Situation) -> Attempt:
+    """Let the attempt be that of the third step, while the checkpoints of two are held."""
+    attempt, store = there.attempt, there.runtime.store
+    attempt.seq, attempt.held = 3, [store.snapshot(there.state(1)), store.snapshot(there.state(2))]
+    return attempt
+
+
+def catch_up(there: Situation) -> Any:
+    attempt = there.attempt
+    owner, held = Owner(RUN, attempt.fence, attempt.token, 1), hold(there).held
+    said = shortcuts.go_on(there.runtime, owner, attempt.wakeups, held, step="pay", queue="inline")
+    attempt.seq = 1
+    return said
+
+
 def end(there: Situation) -> Any:
     return shortcuts.commit(there.runtime, there.attempt, Done("paid"), there.state(1))
 
@@ -156,6 +172,7 @@ WRITES: dict[str, Write] = {
     "outcome": succeed,
     "step": go_on,
     "kept step": keep_on,
+    "held steps": catch_up,
     "last step": end,
 }
 
@@ -244,7 +261,10 @@ def test_the_longer_way_writes_the_same(here: OneProcess, write: str) -> None:
 
         def work(connection: Connection) -> None:
             here.runtime.store.save(longer.state(1), connection=connection)
-            if write == "step":
+            if write == "held steps":
+                here.runtime.store.save(longer.state(2), connection=connection)
+                here.runtime.runs.go_on(connection, longer.attempt, seq=2, step="pay", queue="inline")
+            elif write == "step":
                 here.runtime.runs.advance(connection, longer.attempt, step="pay", queue="inline")
             elif write == "kept step":
                 here.runtime.runs.go_on(connection, longer.attempt, seq=1, step="pay", queue="inline")
@@ -324,7 +344,8 @@ def test_a_row_that_was_waited_for_and_is_as_before_is_written_to(there: Situati
     with there.meanwhile(lambda: WRITES[write](there)) as (connection, said):
         there.set_run(connection, due_at=2**60)
     assert said[0]
-    assert len(there.rows()[there.runtime.store.tables.checkpoints.name]) == (2 if "step" in write else 1)
+    made = {"step": 1, "kept step": 1, "held steps": 2, "last step": 1}.get(write, 0)
+    assert len(there.rows()[there.runtime.store.tables.checkpoints.name]) == 1 + made
 
 
 @pytest.mark.parametrize(
@@ -389,7 +410,7 @@ def test_of_two_intents_with_one_id_the_one_that_was_committed_stands(there: Sit
     assert (said[0] is None, "another" in row) == ((True, True) if ends == "commit" else (False, False))
 
 
-@pytest.mark.parametrize("write", ["step", "kept step", "last step"])
+@pytest.mark.parametrize("write", ["step", "kept step", "held steps", "last step"])
 @pytest.mark.parametrize("moved", ["before", "while the run's row is waited for"])
 def test_a_head_that_somebody_else_moved_leaves_nothing_half_done(there: Situation, write: str, moved: str) -> None:
     theirs = there.state(1, theirs=True)
@@ -502,7 +523,7 @@ def test_what_an_observer_raises_before_a_folded_statement_keeps_it_from_being_s
 def test_an_answer_that_was_lost_after_the_statement_is_found_by_the_longer_way(there: Situation, write: str) -> None:
     """The recorder sends again, and finds by the token what was written."""
     stands_before(there, write)
-    lost = Outage(write.rsplit(maxsplit=1)[-1], "after")
+    lost = Outage("step" if "step" in write else write, "after")
     there.runtime.boundary.observer = lost
     recorder, attempt = there.runtime.recorder, there.attempt
     outcome = {"status": OperationStatus.SUCCEEDED, "result": b"", "error": None}
@@ -512,6 +533,11 @@ def test_an_answer_that_was_lost_after_the_statement_is_found_by_the_longer_way(
         assert recorder.record(attempt, there.request(), None, **outcome)
     elif write == "outcome":
         recorder.outcome(attempt, operation_of(there), OperationStatus.SUCCEEDED, result=b"mine", unsettled=0)
+    elif write == "held steps":
+        commit_held(hold(there))
+        row = Rows(there.here).find(RUN)
+        assert (row["seq"], row["status"], row["next_step"]) == (2, RunStatus.RUNNING, "pay")
+        assert attempt.held == []
     else:
         if write == "kept step":
             attempt.agent.coalesce, attempt.message_began = Coalesce(), there.runtime.clock.local()
