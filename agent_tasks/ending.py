@@ -74,7 +74,7 @@ class Ending:
         """
         going = None
         # Never trust what was raised or returned: a step may have swallowed its suspension.
-        if attempt.doomed is None and isinstance(outcome, Next):
+        if attempt.doomed is None and attempt.agent.coalesce is not None and isinstance(outcome, Next):
             going = goes_on(attempt, outcome, self._next_state(attempt, outcome))
         if going is not None and going.held:
             return going

@@ -25,6 +25,7 @@ from checkpoint import (
     SqlStore,
     UnknownStore,
     UnreadableValue,
+    UnstorableValue,
     open_store,
 )
 from checkpoint.registry import registry
@@ -225,6 +226,77 @@ def test_a_load_by_another_process_reads_only_what_was_added(store: SqlStore, en
             update(messages).where(messages.c.run_id == run_id, messages.c.position == 1).values(payload=b"lost")
         )
     assert other.load_latest(run_id) == state_at(run_id, 5)
+
+
+def test_a_snapshot_is_the_state_as_it_was_whatever_is_changed_afterwards(store: SqlStore, run_id: str) -> None:
+    state = state_at(run_id, 0)
+    state.agent_state["shared"] = state.agent_state["also"] = ["tea"]
+    snapshot = store.snapshot(state)
+    state.agent_state["shared"].append("milk")
+    state.messages.append("later")
+    one, other = snapshot.state(), snapshot.state()
+    one.agent_state["shared"].append("sugar")
+    assert other.agent_state == {"seq": 0, "shared": ["tea"], "also": ["tea"]}
+    store.save(snapshot)
+    store.save(snapshot)
+    assert store.load_latest(run_id) == other
+    assert snapshot.seq == 0
+
+
+def test_a_snapshot_of_what_cannot_be_stored_is_refused(store: SqlStore, run_id: str) -> None:
+    with pytest.raises(UnstorableValue, match="agent_state"):
+        store.snapshot(CheckpointState(run_id, 0, agent_state={"thing": object()}))
+
+
+def append_all(store: SqlStore, engine: Engine, states: list[CheckpointState]) -> bool:
+    """Append states in one statement of PostgreSQL; False if it would not."""
+    append = store.plan_appends([store.snapshot(state) for state in states])
+    if append is None:
+        return False
+    heads = store.tables.heads
+    moved, *rows = store.append_parts(select(heads.c.run_id).cte("guard"), several=True)
+    with engine.begin() as connection:
+        found = connection.execute(select(moved.c.run_id).add_cte(*rows), append.parameters).all()
+    if found:
+        store.appended(append)
+    return bool(found)
+
+
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+def test_several_checkpoints_in_one_statement_are_what_as_many_saves_write(engine: Engine, run_id: str) -> None:
+    rows = []
+    for prefix in ("saved_", "appended_"):
+        store = SqlStore(engine, prefix)
+        store.create_schema()
+        for seq in (0, 1):
+            store.save(state_at(run_id, seq))
+        if prefix == "saved_":
+            for seq in (2, 3, 4):
+                store.save(state_at(run_id, seq))
+        else:
+            assert append_all(store, engine, [state_at(run_id, seq) for seq in (2, 3, 4)])
+        store.save(state_at(run_id, 5))
+        other = SqlStore(engine, prefix)
+        assert [other.load(run_id, seq) for seq in range(6)] == [state_at(run_id, seq) for seq in range(6)]
+        with engine.connect() as connection:
+            tables = store.metadata.sorted_tables
+            rows.append([sorted(map(tuple, connection.execute(select(table)))) for table in tables])
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+def test_several_checkpoints_are_appended_to_the_head_that_was_seen_or_not_at_all(
+    store: SqlStore, engine: Engine, run_id: str
+) -> None:
+    for seq in (0, 1):
+        store.save(state_at(run_id, seq))
+    edited = replace(state_at(run_id, 3), messages=["another", "message 1", "message 2"])
+    assert not append_all(store, engine, [state_at(run_id, 2), edited])
+    assert not append_all(store, engine, [state_at(run_id, 3), state_at(run_id, 4)])
+    assert not append_all(store, engine, [state_at(f"{run_id}-unseen", 1)])
+    SqlStore(engine).save(state_at(run_id, 2))
+    assert not append_all(store, engine, [state_at(run_id, 2), state_at(run_id, 3)])
+    assert store.head(run_id) == Position(run_id, 0, 2)
 
 
 def test_heads_can_be_joined_to_the_callers_tables(store: SqlStore, engine: Engine, run_id: str) -> None:
