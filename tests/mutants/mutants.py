@@ -276,8 +276,8 @@ MUTANTS = [
         "a checkpoint is appended whatever its guard says",
         "I7",
         "checkpoint/writer.py",
-        "_parts(_move(tables).where(tables.heads.c.run_id == guard.c.run_id), tables)",
-        "_parts(_move(tables), tables)",
+        "_parts(_move(tables).where(tables.heads.c.run_id == guard.c.run_id), tables, several=several)",
+        "_parts(_move(tables), tables, several=several)",
         (f"{_FOLDED}::{_NOT_AS_KNOWN}[step-another fence]",),
     ),
     Mutant(
