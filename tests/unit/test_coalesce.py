@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from agent_tasks import Agent, Coalesce, calls, current_run, done, tool
+from agent_tasks import Agent, Coalesce, calls, carry_run, current_run, done, run_calls, tool
 from agent_tasks.boundary import Point
 from agent_tasks.coalesce import BOUNDARIES, EACH
 from agent_tasks.coordinator import Coordinator
@@ -353,17 +354,70 @@ def test_the_steps_before_a_recorded_call_are_committed_before_it(
     )  # what was held, the step with the call, what was held, the last step
 
 
+def in_threads(charge: Any) -> None:
+    threads = [threading.Thread(target=carry_run(charge), args=(what,)) for what in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+WAYS: dict[str, Callable[[Any], object]] = {
+    "a batch": lambda charge: run_calls([charge.call("a"), charge.call("b")]),
+    "two threads": in_threads,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_makes_the_first_recorded_call_the_steps_before_it_are_committed_once(here: Here, way: str) -> None:
+    at: list[int] = []
+
+    @tool(effect="keyed", key_lifetime=timedelta(hours=1), bind=False, key=lambda what: what)
+    def charge(what: str) -> None:
+        at.append(Rows(here).find(RUN)["seq"])
+
+    how = Coalesce(checkpoints=BOUNDARIES)
+    agent = here.chain(
+        nothing, nothing, lambda _state: WAYS[way](charge) and None, nothing, coalesce=how, tools=[charge]
+    )
+    run = here.run(agent)
+    assert (at, run.status) == ([2, 2], RunStatus.SUCCEEDED)
+    assert here.commits == 3
+
+
+def test_an_async_step_commits_what_is_held_before_its_first_call(here: Here) -> None:
+    at: list[int] = []
+
+    @tool(effect="manual", timeout=timedelta(seconds=10))
+    async def charge() -> None:
+        at.append(Rows(here).find(RUN)["seq"])
+
+    agent = Agent("order", app=here.app, tools=[charge], coalesce=Coalesce(checkpoints=BOUNDARIES))
+    agent.step(lambda _state: agent.steps["pay"], name="think", start=True)
+
+    @agent.step
+    async def pay(_state: Any) -> Any:
+        await charge()
+        return done(current_run.seq)
+
+    assert (here.run(agent).get(timeout=0), at) == (2, [1])
+
+
 def test_a_call_that_is_not_recorded_is_no_boundary(here: Here) -> None:
     at: list[int] = []
 
     @tool(effect="read", record=False)
-    def peek() -> int:
+    def glance() -> int:
         at.append(Rows(here).find(RUN)["seq"])
         return 1
 
     here.run(
         here.chain(
-            nothing, lambda _state: peek() and None, nothing, coalesce=Coalesce(checkpoints=BOUNDARIES), tools=[peek]
+            nothing,
+            lambda _state: glance() and None,
+            nothing,
+            coalesce=Coalesce(checkpoints=BOUNDARIES),
+            tools=[glance],
         )
     )
     assert (at, here.commits) == ([0], 2)
