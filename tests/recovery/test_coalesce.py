@@ -53,6 +53,17 @@ class Place:
         with self.runtime.engine.connect() as connection:
             return self.runtime.runs.find(connection, run_id)
 
+    def wait(self, condition: Callable[[], object], what: str, fleet: Fleet | None = None) -> None:
+        """Wait for something, and say where the runs stand if it does not happen."""
+        try:
+            wait_until(lambda: (fleet is None or fleet.check()) and condition(), what, LIMIT)
+        except AssertionError as error:
+            with self.runtime.engine.connect() as connection:
+                rows = connection.execute(self.runtime.runs.table.select()).mappings().all()
+            facts = ("run_id", "status", "seq", "next_step", "attempts", "crashes", "fence", "due_at")
+            stand = [{fact: row[fact] for fact in facts} for row in rows]
+            raise AssertionError(f"{error}: {stand}; bodies {self.bodies()}") from error
+
     def gate(self, run_id: str, step: str) -> Path:
         path = self.folder / f"gate {run_id} {step}"
         path.touch()
@@ -134,9 +145,9 @@ def test_a_kill_between_checkpoints_goes_on_from_the_last_one_and_repeats_no_eff
         assert placed.row("killed")["seq"] == (3 if checkpoints == "each" else 2)
         child, worker = placed.bodies()[-1][3], fleet.workers[0].pid
         os.kill(child if killed == "child" else worker, signal.SIGKILL)
-        wait_until(lambda: not is_alive(child), "it is dead", LIMIT)  # the kernel takes a dead worker's children along
+        placed.wait(lambda: not is_alive(child), "it is dead", fleet)  # the kernel takes a dead worker's children along
         gate.unlink()
-        wait_until(lambda: run.status in FINISHED and fleet.check(), "the run ended", LIMIT)
+        placed.wait(lambda: run.status in FINISHED, "the run ended", fleet)
 
     assert run.get(timeout=0) == [*STEPS, "ORDER", "PAY"]
     began = Counter(step for _, step, _, _ in placed.bodies())
