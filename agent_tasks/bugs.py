@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from agent_tasks.errors import NotAwaited, NotKept
+
 #: Raised by code that is wrong, and hardly ever by a vendor or on the way to him. A ``KeyError`` is not among them: an
 #: answer may lack what it should hold.
 _OF_THE_CODE = (AttributeError, NameError, TypeError, ImportError, SyntaxError, NotImplementedError, RecursionError)
+_OF_OURS = (NotAwaited, NotKept)
 
 
 def looks_like_a_bug(error: BaseException) -> bool:
@@ -14,4 +17,4 @@ def looks_like_a_bug(error: BaseException) -> bool:
         >>> looks_like_a_bug(AttributeError("post")), looks_like_a_bug(ConnectionError("reset"))
         (True, False)
     """
-    return isinstance(error, _OF_THE_CODE)
+    return isinstance(error, (*_OF_THE_CODE, *_OF_OURS))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agent_tasks.bugs import looks_like_a_bug
 from agent_tasks.current import outside_run
 from agent_tasks.declarations import Guard
+from agent_tasks.interim import interim_of
 from agent_tasks.loops import NeverBegan
 from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step, text_of, traceback_of
 from agent_tasks.probing import ask_the_world
@@ -278,7 +279,7 @@ def _with_intent(attempt: Attempt, request: Request, seen: Operation | None) -> 
     if operation.remaining() <= 0:
         _too_late_to_begin(attempt, operation)
     try:
-        with attempt.body_of(request), attempt.deadline_of(operation):
+        with attempt.body_of(request), attempt.deadline_of(operation), interim_of(attempt, operation):
             value = runtime.boundary.effect(tool.name, lambda: tool.run(operation, request.arguments))
     except NeverBegan:
         if operation.remaining() > 0:  # whoever waits for it gave up before that

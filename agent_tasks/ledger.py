@@ -67,7 +67,7 @@ class Request:
     def unsent(self, attempt: Attempt) -> Operation:
         """Return the operation that a body without an intent (``read``, ``transactional``) is handed."""
         nothing = dict.fromkeys(
-            ("external_id", "first_started_at", "started_at", "horizon_at", "result", "evidence", "error")
+            ("external_id", "first_started_at", "started_at", "horizon_at", "result", "evidence", "error", "progress")
         )
         row = {**self.planned(attempt), **nothing, "status": OperationStatus.PENDING, "attempts": 0}
         clock = attempt.runtime.clock
@@ -135,6 +135,12 @@ class Ledger:
             changed = self._insert(connection, row)
         else:
             earlier = seen.unsettled + 1 if seen.status in IN_DOUBT else seen.unsettled
+            # What the vendor called a request that did not happen must not be taken for the name of this one.
+            forgotten = (
+                seen.external_id
+                if seen.status not in IN_DOUBT and request.tool.guard.effect is not Effect.REPEATABLE
+                else None
+            )
             changed = self._compare_and_set(
                 connection,
                 seen,
@@ -149,7 +155,11 @@ class Ledger:
                 args=request.encoded,
                 args_digest=request.digest,
                 **({"born": attempt.fence, **self._first_intent(request)} if seen.first_started_at is None else {}),
+                **({"external_id": None} if forgotten is not None else {}),
             )
+            if changed and forgotten is not None:
+                fact = {"what": "earlier external id", "attempt": seen.attempts, "said": forgotten}
+                self.add_evidence(connection, seen.operation_id, **fact)
         if changed:
             return self.find(connection, request.operation_id)
         return self.begun_before(connection, attempt, request, seen)

@@ -49,7 +49,7 @@ def upgrade(url: str | Engine, prefix: str = "agent_") -> str:
     Example:
         >>> import tempfile
         >>> upgrade(f"sqlite:///{tempfile.mkdtemp()}/agent.db")
-        '0003'
+        '0004'
     """
     engine = url if isinstance(url, Engine) else open_engine(url)
     try:

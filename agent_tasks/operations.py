@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.clock import MICROSECONDS, microseconds
-from agent_tasks.errors import ToolFailed
+from agent_tasks.errors import NotKept, ToolFailed
 from agent_tasks.recovery import Recorded
 from agent_tasks.states import Effect, OperationStatus
 from checkpoint import codec
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from agent_tasks.clock import Clock
     from agent_tasks.declarations import Guard
+    from agent_tasks.interim import Awaited, Interim
     from agent_tasks.tools import Tool
 
 #: What of a vendor's words is kept, in characters.
@@ -46,7 +47,7 @@ class Operation:
         run_id, seq: the run, and the number of the checkpoint that the calling step makes.
         tool, effect: what was called.
         status, attempts: where it stands, and how many requests were begun.
-        external_id: the vendor's name of the effect.
+        external_id: the vendor's name of the effect, from the moment at which the body, or the probe, has it.
         first_started_at, started_at, horizon_at: microseconds since 1970 on the database's clock, or None.
         connection: in the body of a ``transactional`` tool, the connection whose commit records it.
     """
@@ -56,6 +57,7 @@ class Operation:
     read_at: float  # local clock when the row was read
     deadline: float | None = None  # local clock; of the request under way
     connection: Connection | None = None
+    interim: Interim | None = None  # while its body runs
 
     def __repr__(self) -> str:
         return f"<operation {self.tool} {self.effect!s} {self.status!s} attempts={self.attempts}>"
@@ -85,6 +87,12 @@ class Operation:
         return None if self.row["result"] is None else codec.loads(self.row["result"])
 
     @property
+    def progress(self) -> Any:
+        """What the body of this or an earlier attempt saved last, decoded anew; None if nothing was saved."""
+        stored = self.row.get("progress")
+        return None if stored is None else codec.loads(stored)
+
+    @property
     def evidence(self) -> list[dict[str, Any]]:
         """What probes, late outcomes and persons said, oldest first."""
         return [] if self.row["evidence"] is None else list(codec.loads(self.row["evidence"]))
@@ -93,6 +101,67 @@ class Operation:
     def error(self) -> dict[str, Any] | None:
         """The recorded failure: ``type``, ``text``, ``args``."""
         return None if self.row["error"] is None else dict(codec.loads(self.row["error"]))
+
+    def save_progress(self, value: Any) -> None:
+        """Note how far the body came, in a commit of its own; the next body of this call reads it as ``operation.progress``.
+
+        Not for ``read`` and ``transactional`` tools: nothing of these is left after a crash, and they begin anew. An async
+        body writes ``await operation.aio.save_progress(…)``.
+
+        Args:
+            value: replaces what was saved before; as large as any stored value.
+
+        Raises:
+            NotKept: it cannot be stored, or there is nowhere to keep it; what was saved before stays.
+            NotAwaited: this is the event loop.
+            LeaseLost: another attempt owns the run; nothing was written, and this body should end.
+            StepSuspended: the ledger gave no answer until the step's time limit, or a time limit struck.
+        """
+        body = self._body("save_progress")
+        body.check_place("save_progress")
+        body.save_progress(value)
+
+    def record_external_id(self, external_id: str) -> None:
+        """Record the vendor's name of the effect, in a commit of its own, as soon as the vendor says it.
+
+        The probe of a call whose answer never came, and the person who is asked, read it. After a lost lease it is kept as
+        evidence. An async body writes ``await operation.aio.record_external_id(…)``.
+
+        Args:
+            external_id: a text of at most 400 characters. A call has one: the same again changes nothing. A later request has
+                another one where the earlier one is known not to have happened, or may be repeated.
+
+        Raises:
+            NotKept: it is no such text, or another one than was recorded; the message names both.
+            NotAwaited: this is the event loop.
+            StepSuspended: the ledger gave no answer until the step's time limit, or a time limit struck.
+        """
+        body = self._body("record_external_id")
+        body.check_place("record_external_id")
+        body.record_external_id(external_id)
+
+    @property
+    def aio(self) -> Awaited:
+        """What an async body awaits: ``await operation.aio.save_progress(…)``, ``.record_external_id(…)``."""
+        return self._body("aio").awaited
+
+    def _body(self, said: str) -> Interim:
+        if self.interim is not None:
+            return self.interim
+        call = f"operation.{said} of {self.tool!r} (operation {self.operation_id})"
+        if self.effect is Effect.READ:
+            raise NotKept(
+                f"{call} has nowhere to write: of a 'read' nothing is recorded before its result. Nothing was written; declare "
+                "the tool effect='repeatable', which may go on where it was, or leave the call out."
+            )
+        if self.effect is Effect.TRANSACTIONAL:
+            raise NotKept(
+                f"{call} has nothing to keep: a 'transactional' body that does not come to its end is rolled back, and begins "
+                "anew. Nothing was written; leave the call out."
+            )
+        raise NotKept(
+            f"{call} was used outside of the call's body. Nothing was written; use it in the body, while it runs."
+        )
 
     def remaining(self) -> float:
         """Return the seconds left for the request under way; counted from before its intent was sent.

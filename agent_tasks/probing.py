@@ -95,15 +95,11 @@ def _happened(attempt: Attempt, tool: Tool[..., Any], operation: Operation, answ
             error=codec.dumps(failure),
         )
         return
-    recorder.answer(
-        attempt,
-        operation,
-        "happened",
-        settles=OperationStatus.SUCCEEDED,
-        result=result,
-        external_id=answer.external_id,
-        unsettled=0,
-    )
+    known = operation.external_id  # as the body has recorded it
+    named = known if answer.external_id is None else answer.external_id
+    said = "happened" if known in (None, named) else f"happened as {named!r}; its body had recorded {known!r}"
+    settled = {"result": result, "external_id": named, "unsettled": 0}
+    recorder.answer(attempt, operation, said, settles=OperationStatus.SUCCEEDED, **settled)
 
 
 def run_probe(tool: Tool[..., Any], operation: Operation) -> Answer:

@@ -170,6 +170,7 @@ def _operations(prefix: str, metadata: MetaData) -> Table:
         Column("resolved_by", String(200)),
         Column("resolved_why", Text),
         Column("key_until", BigInteger),  # the vendor honours the key until then
+        Column("progress", LargeBinary),  # how far the bodies came, for the next one
         Index(f"{prefix}operations_run", "run_id", "seq"),
     )
 

@@ -46,7 +46,8 @@ class Asked:
 def about(question: Question, operation: Operation, **more: Any) -> Asked:
     """Ask about the try at which an operation stands, with what was called and ``more`` before the person's eyes."""
     identifier = operation.operation_id
-    detail = {"tool": operation.tool, "args": operation.args, **more}
+    named = {} if operation.external_id is None else {"external_id": operation.external_id}
+    detail = {"tool": operation.tool, "args": operation.args, **named, **more}
     return Asked(question, identifier, identifier, operation.attempts, detail=detail)
 
 

@@ -75,6 +75,17 @@ class Shown:
         return None if self.operation is None else moment(self.operation.started_at)
 
     @property
+    def external_id(self) -> str | None:
+        """What the vendor calls it, as far as its body came to hear of that."""
+        return None if self.operation is None else self.operation.external_id
+
+    @property
+    def progress(self) -> Any:
+        """How far its body came, as it has said itself."""
+        operation = self.operation
+        return None if operation is None else readable(lambda: operation.progress)
+
+    @property
     def said(self) -> str:
         """What is known about it: the last that the vendor, a probe or the worker said."""
         operation, detail = self.operation, self.item.detail
@@ -103,6 +114,8 @@ class Shown:
             "opened_at": moment(self.item.opened_at),
             "detail": self.item.detail,
             "called_at": self.called_at,
+            "external_id": self.external_id,
+            "progress": self.progress,
             "said": self.said,
             "commands": self.commands,
         }
@@ -133,6 +146,8 @@ class Shown:
             tool=self.tool,
             args=self.args,
             called_at=self.called_at,
+            external_id=self.external_id,
+            progress=None if self.progress is None else one_line(self.progress),
             said=self.said,
             asked_at=moment(self.item.opened_at),
         )

@@ -65,6 +65,7 @@ def _operation_facts(operation: Operation) -> dict[str, Any]:
         "status": operation.status,
         "attempts": operation.attempts,
         "external_id": operation.external_id,
+        "progress": readable(lambda: operation.progress),
         "args": readable(lambda: operation.args),
         "result": readable(lambda: operation.result),
         "error": readable(lambda: operation.error),
@@ -209,6 +210,7 @@ def _print_operation(operation: Operation, *, has_ended: bool) -> None:
         error=said_of(facts["error"]) if facts["error"] else None,
         said=readable(lambda: last_evidence(operation)),
         external_id=operation.external_id,
+        progress=None if facts["progress"] is None else one_line(facts["progress"]),
         promise=facts["promise"],
         after_a_crash=facts["after_crash"] if is_open else None,
     )

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 from sqlalchemy import update
 
-from agent_tasks import InboxItem, RunHandle, done, fail
+from agent_tasks import InboxItem, Operation, RunHandle, done, fail, tool
 from agent_tasks.cli import agent, db, exit_codes, inbox, runs
 from agent_tasks.cli.output import print_table
 from agent_tasks.promises import PROMISES
@@ -166,6 +167,8 @@ def test_the_list_as_json_is_one_object_and_nothing_else(here: OneProcess) -> No
                 "opened_at": json.loads(shown.stdout)["items"][0]["opened_at"],
                 "detail": {"tool": "mail", "args": {"to": "kim@example.com"}},
                 "called_at": json.loads(shown.stdout)["items"][0]["called_at"],
+                "external_id": None,
+                "progress": None,
                 "said": "TimeoutError: no answer",
                 "commands": [
                     f"agent-tasks inbox resolve {item.item_id} happened --result JSON --why WHY",
@@ -174,6 +177,27 @@ def test_the_list_as_json_is_one_object_and_nothing_else(here: OneProcess) -> No
             }
         ],
     }
+
+
+def test_a_person_sees_how_far_a_body_came_and_what_the_vendor_calls_its_effect(
+    small: OneProcess,
+) -> None:
+    @tool(effect="manual", timeout=timedelta(seconds=10), bind=True)
+    def mail(operation: Operation) -> None:
+        operation.record_external_id("job-7")
+        operation.save_progress({"sent": 300})
+        raise TimeoutError("no answer")
+
+    sender = small.agent(mail, send=lambda _state: done(mail()))
+    small.run(sender)
+    small.later(sender, 11)
+    (item,) = json.loads(run(small, "inbox", "list", "--json").stdout)["items"]
+    (operation,) = json.loads(run(small, "runs", "show", "run-1", "--json").stdout)["operations"]
+    assert item["external_id"] == item["detail"]["external_id"] == operation["external_id"] == "job-7"
+    assert item["progress"] == operation["progress"] == {"sent": 300}
+    shown = run(small, "runs", "show", "run-1").stdout
+    assert len(re.findall(r'progress: +{"sent": 300}', shown)) == 2  # of the operation, and of the question about it
+    assert len(re.findall(r"external id: +job-7", shown)) == 2
 
 
 def test_an_empty_inbox_says_so_beside_the_data(small: OneProcess) -> None:
@@ -648,7 +672,7 @@ def test_an_upgrade_makes_the_tables_and_says_so_once(database_url: str) -> None
 def test_an_upgrade_by_url_takes_a_prefix(database_url: str) -> None:
     here = OneProcess(database_url, migrated=False)
     shown = run_by_url(here, "db", "upgrade", "--table-prefix", "shop_", "--json")
-    assert json.loads(shown.stdout) == {"version": 1, "before": None, "after": "0003"}
+    assert json.loads(shown.stdout) == {"version": 1, "before": None, "after": "0004"}
     assert run_by_url(here, "runs", "list", "--table-prefix", "shop_").exit_code == 0
     assert run_by_url(here, "runs", "list").exit_code == exit_codes.STATE
     here.close()
@@ -737,7 +761,7 @@ def test_both_programs_have_the_same_commands(tmp_path: Path, program: str) -> N
     assert absent.returncode == exit_codes.STATE
     assert f"next: {program} db upgrade, if" in absent.stderr
     assert not (tmp_path / "agent.db").exists()
-    assert "revision 0003 now" in call("db", "upgrade").stdout
+    assert "revision 0004 now" in call("db", "upgrade").stdout
     listed = call("runs", "list", "--json")
     assert (listed.returncode, json.loads(listed.stdout)) == (0, {"version": 1, "runs": []})
     missing = call("runs", "show", "r")

@@ -245,7 +245,7 @@ def test_a_ledger_is_migrated_and_looked_at_without_a_word_of_alembic(
     here: OneProcess, log: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     upgrade(f"sqlite:///{tmp_path / 'new.db'}")
-    assert revision(here.runtime.engine) == "0003"
+    assert revision(here.runtime.engine) == "0004"
     assert [record for record in log.records if record.name.startswith("alembic")] == []
 
 
