@@ -15,6 +15,7 @@ from agent_tasks.errors import (
     CannotResume,
     CarriedElsewhere,
     DedupeConflict,
+    EffectInCheck,
     InboxItemNotFound,
     InForkedProcess,
     LeaseLost,
@@ -38,6 +39,7 @@ from agent_tasks.outcomes import calls, done, fail
 from agent_tasks.plain_task import AgentTask
 from agent_tasks.planned_calls import Call, FailedCall
 from agent_tasks.tools import Tool, tool
+from agent_tasks.waits import sleep, sleep_until, wait_until
 
 __version__ = "0.1.0"
 
@@ -54,6 +56,9 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "FailedCall",
     "calls",
     "run_calls",
+    "sleep",
+    "sleep_until",
+    "wait_until",
     "current_run",
     "carry_run",
     # asking the outside world
@@ -79,6 +84,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "CannotResume",
     "CarriedElsewhere",
     "DedupeConflict",
+    "EffectInCheck",
     "InboxItemNotFound",
     "InForkedProcess",
     "LeaseLost",

@@ -9,10 +9,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from agent_tasks.clock import MICROSECONDS
 from agent_tasks.coalescing import commit_held
 from agent_tasks.current import Body, bodies, outside_run
 from agent_tasks.errors import (
     ArgumentsNotStorable,
+    EffectInCheck,
     InForkedProcess,
     InsideTransaction,
     LeaseLost,
@@ -32,6 +34,7 @@ from agent_tasks.states import Effect, OperationStatus
 from agent_tasks.suspensions import Cancelled, Lost, Suspension
 from agent_tasks.threads import Home
 from agent_tasks.together import Together
+from agent_tasks.waits import Check
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
 
@@ -58,6 +61,7 @@ class Attempt:
         asked: ids of the operations that this line asked for in this step, in the order of the latest calls; each with the
             number of the batch that it was called in, or None.
         together: what it knows of its batches.
+        check: the step is asked whether its run may go on, and this follows; None for any other step.
         retries: spent on this step so far.
         cancelled: somebody has asked for the run's end, as far as the attempt's last write saw.
         damage: why there is no such checkpoint, or None.
@@ -93,6 +97,7 @@ class Attempt:
         self.known = {operation.operation_id: operation for operation in known}
         self.asked: dict[str, int | None] = {}
         self.together = Together()
+        self.check = Check.of(state.metadata)
         self.damage: CheckpointError | None = None
         self.doomed: Suspension | None = None
         self.held: list[Snapshot] = []
@@ -103,6 +108,7 @@ class Attempt:
         self.raised: BaseException | None = (
             None  # as it, or a body that is in doubt, raised it; for a caller in this process
         )
+        self._claimed_at = runtime.clock.local()
         self.over, self.pid = False, os.getpid()
         self.deadline = runtime.clock.local() + runtime.settings.step_timeout_seconds
         self._home, self._closed = Home(), False
@@ -119,6 +125,10 @@ class Attempt:
     def messages(self) -> list[Any]:
         """The messages of the run's state."""
         return self.state.messages
+
+    def now(self) -> int:
+        """Return the database's time, as the claim read it and the local clock has carried it on, in microseconds."""
+        return int(self.run["updated_at"]) + int((self.runtime.clock.local() - self._claimed_at) * MICROSECONDS)
 
     def note_raised(self, error: BaseException) -> None:
         """Keep what became a suspension, for a caller in this process, who must hear of Ctrl-C before anything else."""
@@ -284,6 +294,12 @@ class Attempt:
                 f"run {self.run_id!r}: {tool.subject} was called in the body of transactional "
                 f"{transactional.request.tool.subject}, whose transaction may still be rolled back while that call could not. "
                 "Call it in the step, before or after."
+            )
+        if self.check is not None and tool.guard.effect is not Effect.READ:
+            raise EffectInCheck(
+                f"run {self.run_id!r}: {tool.subject} is {str(tool.guard.effect)!r} and was called in {self.step!r}, which is asked again "
+                "and again whether the run may go on. Nothing was sent; a check calls 'read' tools only. Do it in the step that "
+                "returns wait_until(…), or in the one that follows."
             )
         self.check_listed(tool)
 

@@ -20,6 +20,7 @@ from agent_tasks.health import what_is_unhealthy
 from agent_tasks.operations import CRASHES, text_of
 from agent_tasks.outcomes import Next
 from agent_tasks.runs import Owner, is_cancelled, steps_allowed
+from agent_tasks.schema import CALLS_PROTOCOL, PLAIN_PROTOCOL
 from agent_tasks.suspensions import Lost
 from agent_tasks.together import never_begun
 from checkpoint.errors import CheckpointError
@@ -75,6 +76,8 @@ def goes_on(attempt: Attempt, outcome: object, state: CheckpointState) -> GoesOn
     how = agent.coalesce
     if how is None or began is None or not isinstance(outcome, Next):
         return None
+    if outcome.until is not None or outcome.check is not None:  # a run waits without a worker and without a lease (I8)
+        return None
     if runtime.clock.local() - began >= how.seconds or runtime.slots.stopping:
         return None
     queue = runtime.bell.queue_for(f"{agent.name}.{outcome.step}")
@@ -117,6 +120,8 @@ def next_attempt(attempt: Attempt, going: GoesOn) -> Attempt:
         "attempts": 1,
         "retries": 0,
         "wakeups": attempt.wakeups,
+        "protocol": max(int(attempt.run["protocol"]), CALLS_PROTOCOL if going.with_calls else PLAIN_PROTOCOL),
+        "updated_at": attempt.now(),
     }
     # As it would come back from the ledger, so that a step does not depend on what it shares with the one before.
     made = type(attempt)(runtime, attempt.agent, run, going.snapshot.state(), [], attempt.slot)

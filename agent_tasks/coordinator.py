@@ -22,6 +22,7 @@ from agent_tasks.fallback import examine
 from agent_tasks.lines import next_place, standing_line
 from agent_tasks.loops import KeptLoop
 from agent_tasks.next_calls import begins_with_calls, next_with_calls, run_step
+from agent_tasks.next_waits import after_answer, is_answer, next_with_wait, sleep_on
 from agent_tasks.operations import CRASHES, describe_failure, text_of, traceback_of
 from agent_tasks.outcomes import Calls, Done, Fail, Next, Outcome
 from agent_tasks.retries import Retry, as_told
@@ -29,6 +30,7 @@ from agent_tasks.runs import is_cancelled, steps_allowed
 from agent_tasks.states import RunStatus
 from agent_tasks.steps import Step, StepState, what_is_wrong
 from agent_tasks.suspensions import Ask, Cancelled, RetryLater, steps_are_spent
+from agent_tasks.waits import Check, NotYet, Sleep, WaitUntil
 from checkpoint import CheckpointState
 from checkpoint.errors import CheckpointError, CheckpointNotFound
 
@@ -145,7 +147,10 @@ class Coordinator:
             self._park(agent, row, slot, steps_are_spent(run_id, step, allowed, more))
             return None
         planned = isinstance(state, CheckpointState) and begins_with_calls(state)
-        first = row["attempts"] == 1 and row["line"] == 0 and not planned
+        asked = (
+            isinstance(state, CheckpointState) and Check.of(state.metadata) is not None
+        )  # before, with attempts set back
+        first = row["attempts"] == 1 and row["line"] == 0 and not planned and not asked
         # A second statement, since the first may have waited for the run's row and would miss what was written meanwhile.
         look = partial(runtime.ledger.of_run, run_id=run_id, from_seq=seq)
         known = [] if first else self._send(lambda: runtime.boundary.read(runtime.engine, look))
@@ -185,6 +190,8 @@ class Coordinator:
         """Return why the body does not begin, or None if it may; a check that takes a worker along counts as a crash."""
         try:
             examine(attempt)
+            if attempt.doomed is None:
+                sleep_on(attempt)
         except StepSuspended as suspended:
             return Fail(str(suspended))
         except BaseException as error:  # noqa: BLE001 - Celery would lose the message over it
@@ -229,7 +236,7 @@ class Coordinator:
 
     # -- body --------------------------------------------------------------------------------------------------------
 
-    def _run_body(self, attempt: Attempt) -> Outcome | Retry | Crashed:
+    def _run_body(self, attempt: Attempt) -> Outcome | Retry | NotYet | Crashed:
         step = attempt.agent.steps[attempt.step]
         view = StepState(attempt.state)
         logger.info(
@@ -257,7 +264,7 @@ class Coordinator:
             finally:
                 attempt.close()
             outcome = self._outcome_of(attempt, step, returned)
-            settle_unasked(attempt, at_end=True, goes_on=isinstance(outcome, Next))
+            settle_unasked(attempt, at_end=True, goes_on=isinstance(outcome, (Next, NotYet)))
         except StepSuspended as suspended:
             return Fail(str(suspended)) if attempt.doomed is not None else self._failed(attempt, _of_another(suspended))
         except RetryLater as later:
@@ -270,11 +277,15 @@ class Coordinator:
             return Crashed(error)
         return outcome
 
-    def _outcome_of(self, attempt: Attempt, step: Step, returned: Any) -> Outcome:
+    def _outcome_of(self, attempt: Attempt, step: Step, returned: Any) -> Outcome | NotYet:
         attempt.raise_if_doomed()
         attempt.check_awaited()
+        if is_answer(attempt, returned):
+            return after_answer(attempt, returned)
         if isinstance(returned, (Done, Fail)):
             return returned
+        if isinstance(returned, (Sleep, WaitUntil)):
+            return next_with_wait(attempt, returned)
         if isinstance(returned, Calls):
             return next_with_calls(attempt, returned)
         name = returned.name if isinstance(returned, Step) else getattr(returned, "__name__", None)

@@ -18,12 +18,15 @@ from agent_tasks.errors import LedgerUnavailable, StepSuspended
 from agent_tasks.fallback import fall_back
 from agent_tasks.lines import NEXT_STEP
 from agent_tasks.next_calls import NEXT_CALLS, noted, plan_next
+from agent_tasks.next_waits import noted_wait, reason_to_sleep
 from agent_tasks.outcomes import Done, Fail, Next, Outcome, error_line
 from agent_tasks.refusals import refused_end
 from agent_tasks.retries import Retry, ended_on
 from agent_tasks.runs import Owner, is_cancelled
+from agent_tasks.schema import CALLS_PROTOCOL, PLAIN_PROTOCOL, WAITS_PROTOCOL
 from agent_tasks.states import FINISHED, Question, RunStatus
 from agent_tasks.suspensions import Ask, Cancelled, FallBack, Lost, Wait, about, log_attention
+from agent_tasks.waits import GIVEN, NEXT_WAIT, NotYet
 from checkpoint.errors import CheckpointError, UnstorableValue
 
 if TYPE_CHECKING:
@@ -38,6 +41,13 @@ logger = logging.getLogger(__name__)
 
 #: A run that was left so may have questions for a person.
 _ASKING = (RunStatus.NEEDS_ATTENTION, RunStatus.WAITING)
+
+
+#: What a checkpoint's metadata say of the one step that follows it.
+_OF_ONE_STEP = (NEXT_CALLS, NEXT_WAIT, GIVEN)
+
+#: Names of the commits that make no checkpoint.
+_BOUNDARIES: dict[type, str] = {Retry: "retry", NotYet: "not yet"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,7 @@ class Ending:
         self.runtime = runtime
         self.raised: dict[str, BaseException | None] = {}
 
-    def settle(self, attempt: Attempt, outcome: Outcome | Retry | Crashed) -> GoesOn | None:
+    def settle(self, attempt: Attempt, outcome: Outcome | Retry | NotYet | Crashed) -> GoesOn | None:
         """End an attempt whose step has ended.
 
         Returns:
@@ -89,7 +99,7 @@ class Ending:
             return self._commit(attempt, outcome, going)
         return None
 
-    def _commit(self, attempt: Attempt, outcome: Outcome | Retry, going: GoesOn | None = None) -> GoesOn | None:
+    def _commit(self, attempt: Attempt, outcome: Outcome | Retry | NotYet, going: GoesOn | None = None) -> GoesOn | None:
         """Checkpoint, position and the release of the lease in one transaction; the doorbell after it (I7).
 
         Where its owner is ``going`` on with the next step, the lease begins anew in place of its release.
@@ -104,9 +114,9 @@ class Ending:
             if runtime.recorder.looked_again(connection, attempt, row):
                 raise _News
             stops = is_cancelled(row)
-            if isinstance(outcome, Retry):
+            if isinstance(outcome, (Retry, NotYet)):
                 return (
-                    end_or_settle(runtime, connection, attempt) if stops else self._retry(connection, attempt, outcome)
+                    end_or_settle(runtime, connection, attempt) if stops else self._wait(connection, attempt, outcome)
                 )
             if not isinstance(outcome, Next) and attempt.line:
                 left = runtime.ledger.left_behind(connection, attempt)
@@ -130,12 +140,10 @@ class Ending:
             return None if moved is None else RunStatus.QUEUED if isinstance(outcome, Next) else RunStatus.SUCCEEDED
 
         try:
-            committed = runtime.recorder.write(
-                attempt, "retry" if isinstance(outcome, Retry) else "step", work, at_once
-            )
+            committed = runtime.recorder.write(attempt, _BOUNDARIES.get(type(outcome), "step"), work, at_once)
         except _News:
             with suppress(StepSuspended):
-                settle_unasked(attempt, at_end=True, goes_on=isinstance(outcome, (Next, Retry)))
+                settle_unasked(attempt, at_end=True, goes_on=isinstance(outcome, (Next, Retry, NotYet)))
             return self.settle(attempt, outcome)
         except StepSuspended:
             return None  # the lease expires, or a later attempt finds what was recorded
@@ -167,14 +175,25 @@ class Ending:
                 runtime.ring(attempt.run_id)
             else:
                 runtime.bell.ring(Ring.of(moved._asdict()))
-        elif isinstance(outcome, Retry):
+        elif isinstance(outcome, (Retry, NotYet, Next)):
             logger.info(
                 "run %s waits: %s",
                 attempt.run_id,
-                outcome.reason,
-                extra={"action": "step_retried", "run_id": attempt.run_id, "seq": attempt.seq},
+                reason_to_sleep(outcome) if isinstance(outcome, Next) else outcome.reason,
+                extra={
+                    "action": "step_retried" if isinstance(outcome, Retry) else "run_waits",
+                    "run_id": attempt.run_id,
+                    "seq": attempt.seq,
+                },
             )
         return None
+
+    def _wait(self, connection: Connection, attempt: Attempt, outcome: Retry | NotYet) -> RunStatus:
+        if isinstance(outcome, Retry):
+            return self._retry(connection, attempt, outcome)
+        self.runtime.ledger.forget_reads(connection, attempt.run_id, from_seq=attempt.seq, to_seq=attempt.seq)
+        self.runtime.runs.ask_again(connection, attempt, outcome.until, outcome.reason)
+        return RunStatus.WAITING
 
     def _retry(self, connection: Connection, attempt: Attempt, retry: Retry) -> RunStatus:
         """Let the run wait for its next try, which does again what this one ended on (I5)."""
@@ -185,7 +204,7 @@ class Ending:
         self.runtime.runs.retry(connection, attempt, retry)
         return RunStatus.WAITING
 
-    def _ended(self, attempt: Attempt, outcome: Outcome | Retry | None, status: RunStatus) -> None:
+    def _ended(self, attempt: Attempt, outcome: Outcome | Retry | NotYet | None, status: RunStatus) -> None:
         said, self.raised[attempt.run_id] = str(status), None
         if isinstance(outcome, Fail) and status is RunStatus.FAILED:
             said = f"failed: {error_line(_error_of(attempt, outcome))}"
@@ -197,7 +216,7 @@ class Ending:
             extra={"action": "run_ended", "run_id": attempt.run_id, "seq": attempt.seq},
         )
 
-    def _next_state(self, attempt: Attempt, outcome: Outcome | Retry) -> CheckpointState:
+    def _next_state(self, attempt: Attempt, outcome: Outcome | Retry | NotYet) -> CheckpointState:
         state = attempt.state
         return replace(
             state,
@@ -206,15 +225,16 @@ class Ending:
             step=attempt.step,
             created_at=None,
             metadata={
-                **{name: value for name, value in state.metadata.items() if name != NEXT_CALLS},
+                **{name: value for name, value in state.metadata.items() if name not in _OF_ONE_STEP},
                 "committed_by": attempt.token,
                 NEXT_STEP: outcome.step if isinstance(outcome, Next) else None,
                 **noted(outcome),
+                **noted_wait(outcome),
             },
         )
 
     def _committed_before(
-        self, connection: Connection, attempt: Attempt, outcome: Outcome | Retry, going: GoesOn | None
+        self, connection: Connection, attempt: Attempt, outcome: Outcome | Retry | NotYet, going: GoesOn | None
     ) -> RunStatus | None:
         """A commit whose answer was lost is found by the token that its checkpoint carries.
 
@@ -235,14 +255,24 @@ class Ending:
     def _move(self, connection: Connection, attempt: Attempt, outcome: Outcome, going: GoesOn | None) -> RunStatus:
         runs, bell = self.runtime.runs, self.runtime.bell
         if isinstance(outcome, Next):
-            queue, with_calls = bell.queue_for(f"{attempt.agent.name}.{outcome.step}"), outcome.batch is not None
+            queue = bell.queue_for(f"{attempt.agent.name}.{outcome.step}")
             if outcome.batch is not None:
                 plan_next(connection, attempt, outcome.batch)
-            if going is None:
-                runs.advance(connection, attempt, step=outcome.step, queue=queue, with_calls=with_calls)
-                return RunStatus.QUEUED
-            runs.go_on(connection, attempt, seq=attempt.seq, step=outcome.step, queue=queue, with_calls=with_calls)
-            return RunStatus.RUNNING
+            needed = WAITS_PROTOCOL if outcome.check else CALLS_PROTOCOL if outcome.batch else PLAIN_PROTOCOL
+            protocol = max(needed, int(attempt.run["protocol"]))  # a line may begin before such a step again
+            if going is not None:
+                runs.go_on(connection, attempt, seq=attempt.seq, step=outcome.step, queue=queue, protocol=protocol)
+                return RunStatus.RUNNING
+            runs.advance(
+                connection,
+                attempt,
+                step=outcome.step,
+                queue=queue,
+                protocol=protocol,
+                until=outcome.until,
+                waiting_for=reason_to_sleep(outcome),
+            )
+            return RunStatus.QUEUED if outcome.until is None else RunStatus.WAITING
         if isinstance(outcome, Done):
             runs.finish(connection, attempt, RunStatus.SUCCEEDED, output=outcome.output, advance=True)
             return RunStatus.SUCCEEDED

@@ -133,6 +133,10 @@ class ArgumentsNotStorable(AgentTasksError):
     """The arguments of a tool call cannot be stored; nothing was sent."""
 
 
+class EffectInCheck(AgentTasksError):
+    """A check, which is asked again and again, called a tool that has an effect."""
+
+
 class NotKept(AgentTasksError):
     """Progress, or the vendor's id of an effect, cannot be kept: what it is, or where a body said it, is wrong."""
 

@@ -294,13 +294,14 @@ class Ledger:
         statement = update(self.table).where(self.table.c.operation_id == operation_id)
         connection.execute(statement.values(evidence=codec.dumps(facts)))
 
-    def forget_reads(self, connection: Connection, run_id: str, *, from_seq: int) -> None:
-        """Let the reads of these steps be bought again; the caller holds the run's row, and nobody works on the run."""
+    def forget_reads(self, connection: Connection, run_id: str, *, from_seq: int, to_seq: int | None = None) -> None:
+        """Let the reads of these steps be bought again; the caller holds the run's row, and nobody else works on the run."""
         c = self.table.c
         settled = [str(OperationStatus.SUCCEEDED), str(OperationStatus.FAILED)]
+        last = [] if to_seq is None else [c.seq <= to_seq]
         connection.execute(
             update(self.table)
-            .where(c.run_id == run_id, c.seq >= from_seq, c.effect == Effect.READ, c.status.in_(settled))
+            .where(c.run_id == run_id, c.seq >= from_seq, *last, c.effect == Effect.READ, c.status.in_(settled))
             .values(status=OperationStatus.PENDING)
         )
 

@@ -20,6 +20,7 @@ from agent_tasks.planned_calls import Batch, Call, identity_of
 from agent_tasks.plans import plan
 from agent_tasks.steps import Step
 from agent_tasks.suspensions import Wait
+from agent_tasks.waits import GIVEN
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
 
@@ -48,21 +49,37 @@ def next_with_calls(attempt: Attempt, returned: Calls) -> Next:
     check_size(attempt, returned.batch)
     for tool in dict.fromkeys(call.tool for call in returned.batch.calls):
         attempt.check_listed(tool)
-    then, steps = returned.then, attempt.agent.steps
-    name = then.name if isinstance(then, Step) else getattr(then, "__name__", then)
-    is_given = isinstance(then, Step) or callable(then)
-    if not is_given or name not in steps or (isinstance(then, Step) and then.agent_name != attempt.agent.name):
-        function = "" if is_given else " Give the function itself, as in then=answer."
-        raise UnknownStep(
-            f"run {attempt.run_id!r}: step {attempt.step!r} returned calls(…, then={reprlib.repr(name)}), which is no step of "
-            f"agent {attempt.agent.name!r}.{did_you_mean(str(name), [s for s in steps if s != name or is_given])}{function}"
-        )
-    if not steps[name].takes_results:
+    name = named_step(attempt, returned.then, "calls", "then")
+    if not attempt.agent.steps[name].takes_results:
         raise BadOutcome(
             f"run {attempt.run_id!r}: step {attempt.step!r} returned calls(…, then={name}), and step {name!r} takes the state "
             "only. Give it a second parameter for the results."
         )
     return Next(name, returned.batch)
+
+
+def named_step(attempt: Attempt, given: Any, call: str, word: str) -> str:
+    """Return the name of a step that an outcome names.
+
+    Args:
+        attempt: whose step returned it.
+        given: what stands there for the step.
+        call: name of the function that made the outcome.
+        word: name of its argument.
+
+    Raises:
+        UnknownStep: it is no step of the agent.
+    """
+    steps = attempt.agent.steps
+    name = given.name if isinstance(given, Step) else getattr(given, "__name__", given)
+    is_given = isinstance(given, Step) or callable(given)
+    if not is_given or name not in steps or (isinstance(given, Step) and given.agent_name != attempt.agent.name):
+        function = "" if is_given else f" Give the function itself, as in {word}=answer."
+        raise UnknownStep(
+            f"run {attempt.run_id!r}: step {attempt.step!r} returned {call}(…, {word}={reprlib.repr(name)}), which is no step of "
+            f"agent {attempt.agent.name!r}.{did_you_mean(str(name), [s for s in steps if s != name or is_given])}{function}"
+        )
+    return str(name)
 
 
 def noted(outcome: object) -> dict[str, Any]:
@@ -98,14 +115,17 @@ def plan_next(connection: Connection, attempt: Attempt, batch: Batch) -> None:
 
 
 def run_step(attempt: Attempt, step: Step, state: StepState) -> Any:
-    """Run the body of a step, with the results of the calls that were planned for it, if any were.
+    """Run the body of a step, with the results of the calls that were planned for it, or the answer that it waited for.
 
     Raises:
         StepSuspended: a planned call is of a tool that this release does not know.
     """
     planned = attempt.state.metadata.get(NEXT_CALLS)
     if planned is None:
-        return step.function(state)
+        given = attempt.state.metadata.get(GIVEN)
+        if given is None or not step.takes_results:
+            return step.function(state)
+        return step.function(state, codec.loads(given))
     calls = tuple(_call(attempt, each) for each in planned["calls"])
     return step.function(state, run_batch(attempt, Batch(calls, planned["on_error"], planned["max_concurrency"])))
 

@@ -12,6 +12,8 @@ from agent_tasks.steps import StepState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from agent_tasks.waits import Check
+
 
 @dataclass(frozen=True)
 class Done:
@@ -29,10 +31,21 @@ class Fail:
 
 @dataclass(frozen=True)
 class Next:
-    """The run goes on with another step, which begins with a batch of calls if there is one."""
+    """The run goes on with another step.
+
+    Attributes:
+        step: its name.
+        batch: calls that it begins with.
+        until: not before this moment, in microseconds on the database's clock.
+        check: the step is asked whether the run may go on; what follows it.
+        given: what a check returned, as it is stored; the step gets it.
+    """
 
     step: str
     batch: Batch | None = None
+    until: int | None = None
+    check: Check | None = None
+    given: bytes | None = None
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from agent_tasks.states import FINISHED, Effect, RunStatus
 from agent_tasks.steps import Step
 from agent_tasks.suspensions import Wait
 from agent_tasks.tools import Tool, check_guarded
+from agent_tasks.waits import Sleep, WaitUntil
 from checkpoint import CheckpointState, codec
 from checkpoint.errors import CheckpointError
 
@@ -226,6 +227,11 @@ class PlainJob(Agent):
                 raise BadOutcome(
                     f"run {attempt.run_id!r}: {self.subject} returned calls(…), and a plain task has no next step. Make them in "
                     "its body: return run_calls([…])."
+                )
+            if isinstance(returned, (Sleep, WaitUntil)):
+                raise BadOutcome(
+                    f"run {attempt.run_id!r}: {self.subject} returned a wait, and a plain task has no next step. Let it be tried "
+                    "again later with self.retry(countdown=…), or make it an agent."
                 )
             return Done(returned)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import BigInteger, Integer, String, and_, bindparam, case, null, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from agent_tasks.schema import CALLS_PROTOCOL, PLAIN_PROTOCOL, PROTOCOL, is_id
+from agent_tasks.schema import PLAIN_PROTOCOL, PROTOCOL, is_id
 from agent_tasks.states import RunRequest, RunStatus
 from agent_tasks.suspensions import Ask, Wait
 from checkpoint import codec
@@ -301,16 +301,41 @@ class Runs:
     # -- the end of an attempt ---------------------------------------------------------------------------------------
 
     def advance(
-        self, connection: Connection, attempt: Attempt, *, step: str, queue: str, with_calls: bool = False
+        self,
+        connection: Connection,
+        attempt: Attempt,
+        *,
+        step: str,
+        queue: str,
+        protocol: int,
+        until: int | None = None,
+        waiting_for: str | None = None,
     ) -> bool:
         """Move the run to the next step; False if the attempt does not own it.
 
-        A step that begins ``with_calls`` is nothing for a worker of a release that knows none, nor is its run any more: a
-        line may begin before such a step again.
+        Args:
+            connection: whose transaction is the caller's.
+            attempt: whose step made its checkpoint.
+            step: the next one.
+            queue: of its doorbell.
+            protocol: of the releases that know such a step; the run is nothing for a worker of an older one from now on, since
+                a line may begin before such a step again.
+            until: the run waits until then, in microseconds on the database's clock.
+            waiting_for: in words.
         """
-        known_to = {"protocol": CALLS_PROTOCOL} if with_calls else {}
         values = advanced(attempt.seq, step, queue, self.ring_again())
-        return self._leave(connection, attempt, **values, **known_to)
+        if until is not None:
+            values.update(status=RunStatus.WAITING, due_at=until, waiting_for=waiting_for)
+        return self._leave(connection, attempt, **values, protocol=protocol)
+
+    def ask_again(self, connection: Connection, attempt: Attempt, until: int, reason: str) -> bool:
+        """Let the run wait for the next question of a check that said no; False if the attempt does not own it.
+
+        A question that came to its end is progress: neither crashes nor retries of earlier ones count any more.
+        """
+        begun_anew = {"attempts": 0, "crashes": 0, "retries": 0}
+        waits = {"status": RunStatus.WAITING, "due_at": until, "waiting_for": reason}
+        return self._leave(connection, attempt, **waits, **begun_anew)
 
     def go_on(
         self,
@@ -320,10 +345,19 @@ class Runs:
         seq: int,
         step: str,
         queue: str,
-        with_calls: bool = False,
+        protocol: int | None = None,
     ) -> bool:
-        """Move the run to its next step and keep the lease, whose time begins anew; False if it is not the owner's."""
-        known_to = {"protocol": CALLS_PROTOCOL} if with_calls else {}
+        """Move the run to its next step and keep the lease, whose time begins anew; False if it is not the owner's.
+
+        Args:
+            connection: whose transaction is the caller's.
+            owner: of the run.
+            seq: of the checkpoint that the run stands at from now on.
+            step: the next one.
+            queue: that it is routed to.
+            protocol: the run is for releases that know it, from now on; None leaves that as it is.
+        """
+        known_to = {} if protocol is None else {"protocol": protocol}
         values = {**gone_on(seq, step, queue, self._lease_end()), **known_to, "updated_at": self.clock.now()}
         statement = update(self.table).where(*fence_of(self.table, owner))
         return connection.execute(statement.values(**values)).rowcount == 1

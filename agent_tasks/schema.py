@@ -20,10 +20,11 @@ from sqlalchemy import (
 )
 
 #: The highest number in ``agent_runs.protocol`` that this release knows; a worker touches no run with a higher one.
-PROTOCOL = 2
+PROTOCOL = 3
 
-#: What a run begins with, and what one has from then on that has begun a step with calls that were planned.
-PLAIN_PROTOCOL, CALLS_PROTOCOL = 1, 2
+#: What a run begins with, and what one has from then on that has begun a step with calls that were planned, or a wait for a
+#: check.
+PLAIN_PROTOCOL, CALLS_PROTOCOL, WAITS_PROTOCOL = 1, 2, 3
 
 #: Longest run id and dedupe key, in characters.
 MAX_ID_LENGTH = 200

@@ -159,8 +159,8 @@ def commit(runtime: Runtime, attempt: Attempt, outcome: Next | Done, state: Chec
     """
     if runtime.folded is None or attempt.line or never_begun(attempt):
         return None
-    if isinstance(outcome, Next) and outcome.batch is not None:
-        return None  # its calls are planned in the same transaction
+    if isinstance(outcome, Next) and (outcome.batch or outcome.check or outcome.until is not None):
+        return None  # its calls are planned in the same transaction, or its wait is written
     append = runtime.store.plan_append(state)
     if append is None:
         return None

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from agent_tasks import Agent, Happened, NotHappened, Operation, done, tool
+from agent_tasks import Agent, Happened, NotHappened, Operation, done, sleep, tool, wait_until
 from agent_tasks.testing import VendorWorld, explore_crashes
-from tests.agents import new_app
+from tests.agents import new_app, tool_of
 
 TIMEOUT = timedelta(seconds=10)
 PAGES = 3
@@ -84,22 +84,78 @@ def charging_agent(world: VendorWorld) -> Agent:
     return agent
 
 
-#: What is left out of the schedules of two faults, which are drawn.
-DRAWN: dict[str, Any] = {"faults": 2, "sample": 30, "seed": 7}
+def sleeping_agent(world: VendorWorld) -> Agent:
+    """Acts, sleeps, and acts again."""
+    act = tool_of("keyed", world)
+    agent = Agent("sleeper", app=new_app(), tools=[act])
 
-AGENTS: dict[str, Callable[[Any], Agent]] = {"sender": sending_agent, "charger": charging_agent}
+    @agent.step(start=True)
+    def first(state: Any) -> Any:
+        state["first"] = act(state["what"])
+        return sleep(timedelta(days=3), then=second)
+
+    @agent.step
+    def second(state: Any) -> Any:
+        return done([state["first"], act("b")])
+
+    return agent
 
 
-@pytest.mark.parametrize("options", [{"cancels": True}, DRAWN], ids=["one fault", "two faults"])
+def waiting_agent(world: Pages) -> Agent:
+    """Starts a job, waits until its third page is there, and acts."""
+    act = tool_of("keyed", world)
+
+    @tool(effect="read")
+    def pages() -> int:
+        world.take("job", world.pages.total())
+        return world.pages.total()
+
+    agent = Agent("waiter", app=new_app(), tools=[act, pages])
+
+    @agent.step(start=True)
+    def first(state: Any) -> Any:
+        state["job"] = act(state["what"])
+        return wait_until(ready, every=timedelta(minutes=5), timeout=timedelta(days=1), then=second, on_timeout=late)
+
+    @agent.step
+    def ready(_state: Any) -> Any:
+        return "all pages" if pages() >= PAGES else None
+
+    @agent.step
+    def second(state: Any, answer: Any) -> Any:
+        return done([state["job"], act(answer)])
+
+    @agent.step
+    def late(_state: Any) -> Any:
+        return done("late")
+
+    return agent
+
+
+#: Schedules of one fault at each boundary, and some that were drawn of the many others.
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "at every boundary": {"brokers": ("emptied",)},
+    "with cancels": {"cancels": True, "sample": 20, "seed": 3},
+    "twice": {"faults": 2, "sample": 20, "seed": 7},
+}
+
+AGENTS: dict[str, Callable[[Any], Agent]] = {
+    "sender": sending_agent,
+    "charger": charging_agent,
+    "sleeper": sleeping_agent,
+    "waiter": waiting_agent,
+}
+
+
+@pytest.mark.parametrize("schedules", SCHEDULES)
 @pytest.mark.parametrize("name", AGENTS)
-def test_a_long_step_that_is_crashed_anywhere_ends_as_it_would(
-    name: str, options: dict[str, Any], database_url: str
-) -> None:
+def test_a_long_step_that_is_crashed_anywhere_ends_as_it_would(name: str, schedules: str, database_url: str) -> None:
     world = Pages()
+    options = SCHEDULES[schedules]
     found = explore_crashes(AGENTS[name](world), {"what": "a"}, world, database_url=database_url, **options)
     print(found.report())
     assert not found.failures, found.report()
-    assert len(found.schedules) > 20
+    assert len(found.schedules) >= 20
 
 
 def test_a_page_is_sent_again_only_where_its_progress_was_lost(database_url: str) -> None:
