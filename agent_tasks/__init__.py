@@ -38,6 +38,7 @@ from agent_tasks.operations import Operation
 from agent_tasks.outcomes import calls, done, fail
 from agent_tasks.plain_task import AgentTask
 from agent_tasks.planned_calls import Call, FailedCall
+from agent_tasks.resources import Resource
 from agent_tasks.tools import Tool, tool
 from agent_tasks.waits import sleep, sleep_until, wait_until
 
@@ -48,6 +49,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "Agent",
     "AgentTask",
     "Coalesce",
+    "Resource",
     "Tool",
     "tool",
     "done",

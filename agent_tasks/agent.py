@@ -25,6 +25,7 @@ from agent_tasks.hosting import in_worker
 from agent_tasks.inline import run_inline
 from agent_tasks.integration import AppState
 from agent_tasks.limits import check_limits
+from agent_tasks.resources import Resource
 from agent_tasks.retries import OPTIONS, retry_policy
 from agent_tasks.steps import CELERYS_VERBS, Step, takes
 from agent_tasks.task import register_step
@@ -99,6 +100,7 @@ class Agent:
             self.health_check(health_check)
         self.steps: dict[str, Step] = {}
         self.start: Step | None = None
+        self.resources: dict[str, Resource] = {}
         self.tools: dict[str, Tool[..., Any]] = {}
         for candidate in listed(tools, self.subject):
             self._add_tool(check_guarded(candidate, self.subject))
@@ -162,6 +164,61 @@ class Agent:
         if function is None:
             return lambda f: self._add_step(f, name, start, task_options)
         return self._add_step(function, name, start, task_options)
+
+    @overload
+    def resource(self, function: Callable[[], Any], /) -> Resource: ...
+
+    @overload
+    def resource(self, /, *, name: str) -> Callable[[Callable[[], Any]], Resource]: ...
+
+    def resource(self, function: Callable[[], Any] | None = None, /, *, name: str | None = None) -> Any:
+        """Declare what an attempt opens when it is first asked for, and closes when the attempt ends: a connection, a client.
+
+        Steps and the bodies of tools call it: ``db()``; one that is async, ``await db()``. Each attempt has its own. It is never
+        part of the state, and never used by a process that the step forks.
+
+        Args:
+            function: a generator function without arguments, plain or async: it yields what it has opened, and closes it after
+                that. It sees the exception that ended the step, as a context manager does.
+            name: of the resource; the function's own if not given.
+
+        Returns:
+            The :class:`~agent_tasks.Resource`, or the decorator that makes it.
+
+        Raises:
+            ConfigurationError: it is no such function, or the agent has a resource of this name.
+
+        Example:
+            >>> from celery import Celery
+            >>> from agent_tasks import Agent, done
+            >>> agent = Agent("opening", app=Celery("demo", broker="memory://"))
+            >>> @agent.resource
+            ... def ear():
+            ...     print("open")
+            ...     yield str.upper
+            ...     print("closed")
+            >>> @agent.step
+            ... def hear(state):
+            ...     return done([ear()("tea"), ear()("milk")])
+            >>> agent.run_inline()
+            open
+            closed
+            ['TEA', 'MILK']
+        """
+        if function is None:
+            return lambda f: self._add_resource(f, name)
+        return self._add_resource(function, name)
+
+    def _add_resource(self, function: Callable[[], Any], said: str | None) -> Resource:
+        name: object = getattr(function, "__name__", None) if said is None else said
+        if not isinstance(name, str) or not re.fullmatch(r"[\w-]{1,100}", name):
+            raise ConfigurationError(
+                f"a resource of {self.subject} must have a name of 1 to 100 letters, digits, '_' and '-', got {name!r}: give it name=."
+            )
+        if name in self.resources:
+            raise ConfigurationError(f"{self.subject} has two resources named {name!r}: give one of them name=.")
+        self.resources[name] = made = Resource(self.name, name, function)
+        return made
 
     def health_check(self, function: Callable[[Any], object]) -> Callable[[Any], object]:
         """Declare the check that a checkpoint must pass before a step goes on from it.

@@ -28,6 +28,7 @@ from agent_tasks.ledger import Request, seconds_of
 from agent_tasks.lines import standing_line
 from agent_tasks.planned_calls import identity_of, key_of
 from agent_tasks.refusals import refused_argument
+from agent_tasks.resources import Resources
 from agent_tasks.runs import is_cancelled
 from agent_tasks.slots import KILL_GRACE_SECONDS, KILLED_WITHIN_SECONDS
 from agent_tasks.states import Effect, OperationStatus
@@ -61,6 +62,7 @@ class Attempt:
         asked: ids of the operations that this line asked for in this step, in the order of the latest calls; each with the
             number of the batch that it was called in, or None.
         together: what it knows of its batches.
+        resources: what it has open.
         check: the step is asked whether its run may go on, and this follows; None for any other step.
         retries: spent on this step so far.
         cancelled: somebody has asked for the run's end, as far as the attempt's last write saw.
@@ -98,6 +100,7 @@ class Attempt:
         self.asked: dict[str, int | None] = {}
         self.together = Together()
         self.check = Check.of(state.metadata)
+        self.resources = Resources(self)
         self.damage: CheckpointError | None = None
         self.doomed: Suspension | None = None
         self.held: list[Snapshot] = []
@@ -158,8 +161,13 @@ class Attempt:
     def raise_if_doomed(self) -> None:
         """Raise again what ended the attempt."""
         if self.doomed is not None:
-            kind = LeaseLost if isinstance(self.doomed, Lost) else StepSuspended
-            raise kind(f"run {self.run_id!r} step {self.step!r}: {self.doomed.reason}")
+            raise self.suspended()
+
+    def suspended(self) -> StepSuspended:
+        """Return what is raised again and again in a doomed attempt."""
+        assert self.doomed is not None  # noqa: S101 - the callers looked
+        kind = LeaseLost if isinstance(self.doomed, Lost) else StepSuspended
+        return kind(f"run {self.run_id!r} step {self.step!r}: {self.doomed.reason}")
 
     def check_process(self, what: str) -> None:
         """Refuse another process than the attempt's own, before it waits for a lock or sends a word of SQL (I2).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 import time
 from contextlib import suppress
 from functools import partial
@@ -33,6 +34,7 @@ from agent_tasks.suspensions import Ask, Cancelled, RetryLater, steps_are_spent
 from agent_tasks.waits import Check, NotYet, Sleep, WaitUntil
 from checkpoint import CheckpointState
 from checkpoint.errors import CheckpointError, CheckpointNotFound
+from checkpoint.values import keeping_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -95,12 +97,14 @@ class Coordinator:
             self._settle_stale(run_id)
             return False
         attempt.message_began = began
-        going = self.ending.settle(attempt, self._examine(attempt) or self._run_body(attempt))
-        while going is not None:
+        with keeping_out(attempt.resources.kept_out):
+            going = self.ending.settle(attempt, self._examine(attempt) or self._run_body(attempt))
+        while going is not None:  # each step closes what it has opened before its checkpoint, as if it had its own message
             attempt = self._next(attempt, going)
             if show is not None:
                 show.begun(attempt.step, attempt.seq)
-            going = self.ending.settle(attempt, self._run_body(attempt))
+            with keeping_out(attempt.resources.kept_out):
+                going = self.ending.settle(attempt, self._run_body(attempt))
             if show is not None:
                 show.ended()
         return True
@@ -262,7 +266,9 @@ class Coordinator:
                         said = f"step {attempt.step!r} of run {attempt.run_id!r}"
                         returned = kept.run(returned, said, first=attempt.be_at_home)
             finally:
+                error = sys.exc_info()[1]
                 attempt.close()
+                attempt.resources.close(error if error is not None or attempt.doomed is None else attempt.suspended())
             outcome = self._outcome_of(attempt, step, returned)
             settle_unasked(attempt, at_end=True, goes_on=isinstance(outcome, (Next, NotYet)))
         except StepSuspended as suspended:

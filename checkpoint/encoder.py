@@ -15,7 +15,7 @@ from checkpoint import kinds
 from checkpoint.errors import CorruptedBytes, UnstorableValue
 from checkpoint.nesting import MAX_DEPTH, depth_of
 from checkpoint.registry import Registration, registry
-from checkpoint.values import Opaque, Secret
+from checkpoint.values import Opaque, Secret, kept_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +46,7 @@ class Encoding:
 
     def __init__(self, *, canonical: bool = False) -> None:
         self._canonical = canonical
+        self._kept_out = kept_out.get()
         # A lone surrogate or a huge int is too rare to look at each text and int for it: msgpack itself refuses them,
         # and only then a second, careful walk finds where they are.
         self._careful = False
@@ -75,6 +76,8 @@ class Encoding:
         kind = type(value)
         if kind in _AS_IS:
             return _careful_scalar(value) if self._careful else value
+        if self._kept_out and id(value) in self._kept_out:
+            raise _Refused(self._kept_out[id(value)])
         if kind is list:
             return self._members(value, depth + 1)
         if kind is dict:

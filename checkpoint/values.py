@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 T = TypeVar("T")
+
+#: By the identity of an object, why it is stored nowhere in this context.
+kept_out: ContextVar[Mapping[int, str]] = ContextVar("checkpoint_kept_out", default={})  # noqa: B039 - never changed
+
+
+@contextmanager
+def keeping_out(reasons: Mapping[int, str]) -> Iterator[None]:
+    """Refuse to store some objects, whatever they are, such as what will be closed; texts, bytes and numbers are not told apart.
+
+    Args:
+        reasons: By the identity of an object, which must live as long as this, what is said of it; read whenever a value is stored.
+
+    Example:
+        >>> from checkpoint import dumps
+        >>> settings = {"region": "eu"}
+        >>> with keeping_out({id(settings): "it is closed at the end; open it again"}):
+        ...     dumps([settings])
+        Traceback (most recent call last):
+        checkpoint.errors.UnstorableValue: value[0] cannot be stored: it is closed at the end; open it again
+    """
+    token = kept_out.set(reasons)
+    try:
+        yield
+    finally:
+        kept_out.reset(token)
 
 
 class Secret(Generic[T]):
