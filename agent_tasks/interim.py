@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from agent_tasks.current import outside_run
 from agent_tasks.errors import NotAwaited, NotKept
 from agent_tasks.loops import KeptLoop, in_thread
+from agent_tasks.recorder import contradiction
 from agent_tasks.refusals import refusal
 from agent_tasks.runs import is_cancelled
 from agent_tasks.schema import MAX_EXTERNAL_ID_LENGTH
 from agent_tasks.states import Effect, OperationStatus
-from agent_tasks.suspensions import Lost, Wait
+from agent_tasks.suspensions import Lost, Wait, about
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
 
@@ -122,9 +123,13 @@ class Interim:
         if run is not None and owns:
             attempt.cancelled = is_cancelled(run)
         fact = {"attempt": operation.attempts, "fence": attempt.fence, "said": external_id}
-        found = ledger.find(connection, operation.operation_id) if owns else None
-        if found is None or not _is_under_way(found, attempt, operation):
+        found = ledger.find(connection, operation.operation_id)
+        if found is None or not owns or not _is_under_way(found, attempt, operation):
             ledger.add_evidence(connection, operation.operation_id, what="late external id", **fact)
+            # The vendor has it: as wrong as a late success where the ledger says otherwise, which this body may not live to say.
+            told = None if found is None else contradiction(found, attempt, operation, OperationStatus.SUCCEEDED)
+            if told is not None:
+                attempt.runtime.inbox.open(connection, attempt.run_id, about(told, operation, external_id=external_id))
             return owns, None
         stands = found.external_id
         if stands not in (None, external_id):

@@ -272,7 +272,7 @@ class Recorder:
                 was.append(RunStatus.NEEDS_ATTENTION)
             return decisions.wake(connection, attempt.run_id, was=was)
         found = ledger.find(connection, operation.operation_id)
-        told = None if found is None else _contradiction(found, attempt, operation, status)
+        told = None if found is None else contradiction(found, attempt, operation, status)
         if told is not None:
             self.runtime.inbox.open(connection, attempt.run_id, about(told, operation))
         return False
@@ -331,9 +331,7 @@ def _is_written(found: Operation, attempt: Attempt, operation: Operation, status
     return request and found.status is status and found.row["resolved_by"] is None
 
 
-def _contradiction(
-    found: Operation, attempt: Attempt, operation: Operation, status: OperationStatus
-) -> Question | None:
+def contradiction(found: Operation, attempt: Attempt, operation: Operation, status: OperationStatus) -> Question | None:
     """Return what a person must be told, where a late outcome makes what the ledger says about its operation wrong."""
     if status is OperationStatus.SUCCEEDED:
         return Question.DOUBLED if _is_doubled(found, attempt, operation) else None

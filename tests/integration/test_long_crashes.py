@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from agent_tasks import Agent, Happened, NotHappened, Operation, done, sleep, tool, wait_until
 from agent_tasks.testing import VendorWorld, explore_crashes
 from tests.agents import new_app, tool_of
+from tests.zombies import UNTIL, Graveyard
 
 TIMEOUT = timedelta(seconds=10)
 PAGES = 3
@@ -156,6 +158,14 @@ def test_a_long_step_that_is_crashed_anywhere_ends_as_it_would(name: str, schedu
     print(found.report())
     assert not found.failures, found.report()
     assert len(found.schedules) >= 20
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_zombie_of_a_long_step_changes_no_state_wherever_it_was_frozen(name: str) -> None:
+    world = Pages()
+    with closing(Graveyard(AGENTS[name](world), world)) as graveyard:
+        frozen = [graveyard.freeze(index, until) for index in range(len(graveyard.crossings())) for until in UNTIL]
+    assert [str(freeze) for freeze in frozen if freeze.problems] == []
 
 
 def test_a_page_is_sent_again_only_where_its_progress_was_lost(database_url: str) -> None:

@@ -8,6 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from billiard.exceptions import SoftTimeLimitExceeded
+from sqlalchemy.exc import OperationalError
 
 from agent_tasks import (
     AgentTask,
@@ -22,6 +24,7 @@ from agent_tasks import (
     done,
     tool,
 )
+from agent_tasks.boundary import Point
 from agent_tasks.inline import answer_all
 from agent_tasks.states import RunStatus
 from checkpoint.envelope import MAX_BYTES
@@ -155,6 +158,52 @@ def test_a_write_whose_answer_is_lost_is_made_once_more(here: Duel, what: str, m
     observed(here.runtime, outage)
     assert here.run(agent_with(here, tool_with("manual", body))).get(timeout=0) == ["half", "pi_1"]
     assert (outage.hits, here.operation().progress, here.operation().external_id) == (1, "half", "pi_1")
+    here.sound()
+
+
+def test_a_time_limit_that_strikes_in_the_middle_of_a_write_lets_it_be_written_and_ends_the_attempt(here: Duel) -> None:
+    def strike(point: Point) -> None:
+        if (point.name, point.moment) == ("progress", "after") and not here.requests:
+            here.requests.append("struck")
+            raise SoftTimeLimitExceeded
+
+    def body(operation: Operation) -> Any:
+        if operation.progress is None:
+            operation.save_progress("half")
+            here.requests.append("not reached")
+        return operation.progress
+
+    observed(here.runtime, strike)
+    agent = agent_with(here, tool_with("keyed", body))
+    run = here.run(agent)
+    assert (run.status, here.operation().progress) == (RunStatus.WAITING, "half")
+    assert "its soft time limit struck at 'progress'" in (run.waiting_for or "")
+    here.drive(agent)
+    assert (run.get(timeout=0), here.requests) == ("half", ["struck"])
+
+
+def test_a_step_that_is_over_its_time_limit_saves_nothing_more_and_the_next_one_goes_on(here: Duel) -> None:
+    def away(point: Point) -> None:
+        if (point.name, point.moment) == ("progress", "before") and here.requests == ["first", "over"]:
+            here.runtime.clock.advance(here.runtime.settings.step_timeout_seconds)
+            raise OperationalError("COMMIT", {}, ConnectionError("the database is away"))
+
+    def body(operation: Operation) -> Any:
+        here.requests.append("first" if operation.progress is None else "second")
+        if operation.progress is None:
+            operation.save_progress(1)
+            here.requests.append("over")
+            operation.save_progress(2)
+            here.requests.append("not reached")
+        return operation.progress
+
+    observed(here.runtime, away)
+    agent = agent_with(here, tool_with("repeatable", body))
+    run = here.run(agent)
+    assert (run.status, here.operation().progress) == (RunStatus.RUNNING, 1)  # its lease runs out
+    here.later(agent, 0)
+    here.later(agent, here.runtime.settings.lease_seconds + 1)
+    assert (run.get(timeout=0), here.requests) == (1, ["first", "over", "second"])
     here.sound()
 
 

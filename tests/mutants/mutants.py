@@ -23,6 +23,8 @@ _FOLDED = "tests/unit/test_folded.py"
 _BATCHES = "tests/integration/test_batches.py"
 _PLANNED = "tests/integration/test_planned_calls.py"
 _COALESCE = "tests/unit/test_coalesce.py"
+_PROGRESS = "tests/integration/test_progress.py"
+_WAITS = "tests/integration/test_waits.py"
 
 _OVERTAKEN = "test_an_attempt_whose_fence_differs_in_one_word_writes_nothing"
 _NOT_AS_KNOWN = "test_a_run_that_is_not_as_its_attempt_knows_it_is_left_to_the_longer_way"
@@ -534,10 +536,42 @@ MUTANTS = [
         (f"{_FENCES}::test_a_request_is_begun_only_from_the_row_that_was_seen",),
     ),
     Mutant(
+        "a zombie's body may save its progress",
+        "I2",
+        "agent_tasks/interim.py",
+        "            if run is None:\n                return False, False",
+        "            if run is None:\n                return True, True",
+        (f"{_PROGRESS}::test_what_a_zombie_saves_changes_nothing_and_tells_it_so[sqlite]",),
+    ),
+    Mutant(
+        "progress is saved for a request that others have settled",
+        "I14",
+        "agent_tasks/interim.py",
+        "connection, operation, from_=executing, token=attempt.token, progress=encoded",
+        "connection, operation, from_=OperationStatus, token=attempt.token, progress=encoded",
+        (f"{_PROGRESS}::test_what_a_body_saves_whose_call_others_have_settled_changes_nothing[sqlite]",),
+    ),
+    Mutant(
+        "a run that is woken too early goes on",
+        "I8",
+        "agent_tasks/coordinator.py",
+        "                sleep_on(attempt)",
+        "                pass",
+        (f"{_WAITS}::test_a_run_that_is_woken_before_its_time_sleeps_on[sqlite]",),
+    ),
+    Mutant(
+        "a check is answered by what it read before",
+        "I5",
+        "agent_tasks/ending.py",
+        "        self.runtime.ledger.forget_reads(connection, attempt.run_id, from_seq=attempt.seq, to_seq=attempt.seq)\n",
+        "",
+        (f"{_WAITS}::test_a_check_reads_anew_each_time_and_its_reads_have_one_row[sqlite]",),
+    ),
+    Mutant(
         "a step commits over a doubt that it did not ask about",
         "I14",
         "agent_tasks/coordinator.py",
-        "            outcome = self._outcome_of(attempt, step, returned)\n            settle_unasked(attempt, at_end=True, goes_on=isinstance(outcome, Next))",
+        "            outcome = self._outcome_of(attempt, step, returned)\n            settle_unasked(attempt, at_end=True, goes_on=isinstance(outcome, (Next, NotYet)))",
         "            outcome = self._outcome_of(attempt, step, returned)",
         (f"{_DOUBTS}::test_a_doubt_that_the_next_attempt_does_not_ask_for_is_settled_before_its_commit",),
     ),

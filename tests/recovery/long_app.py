@@ -81,3 +81,21 @@ def answered(_state):
 @sender.step
 def last(state, answer):
     return done([state["sent"], answer])
+
+
+@tool(effect="repeatable", why="a page that is sent twice replaces itself", bind=True)
+def overstay(operation) -> int:
+    append("overstayed", str(operation.progress))
+    if operation.progress is None:
+        operation.save_progress("half")
+        while True:
+            time.sleep(1)
+    return operation.progress
+
+
+limited = Agent("limited", app=app, tools=[overstay])
+
+
+@limited.step(time_limit=3)
+def only(_state):
+    return done(overstay())

@@ -52,8 +52,9 @@ def test_a_long_step_that_is_killed_goes_on_from_its_progress_and_its_run_waits_
     runtime = AppState.of(module.app).runtime
     upgrade(runtime.engine)
     try:
-        with Fleet([environ], tmp_path / "logs", app="tests.recovery.long_app") as workers:
+        with Fleet([environ], tmp_path / "logs", concurrency=2, app="tests.recovery.long_app") as workers:
             run = module.sender.enqueue({}, run_id="long")
+            limited = module.limited.enqueue({}, run_id="limited")
             wait_until(lambda: len(lines("held")) == 1, "the body has saved its progress", LIMIT)
             (operation,) = run.operations()
             assert (operation.progress, operation.external_id) == (module.HELD + 1, "job-7")
@@ -70,7 +71,12 @@ def test_a_long_step_that_is_killed_goes_on_from_its_progress_and_its_run_waits_
             assert run.status in (RunStatus.WAITING, RunStatus.QUEUED, RunStatus.RUNNING)
             (tmp_path / "answer").write_text("yes")
             wait_until(lambda: run.status in FINISHED, "the run ended", LIMIT)
+            wait_until(
+                lambda: limited.status in FINISHED, "the run ended whose step was killed for its time limit", LIMIT
+            )
 
+        assert limited.get(timeout=0) == "half"
+        assert [progress for progress, _ in lines("overstayed")] == ["None", "half"]
         assert run.get(timeout=0) == [module.PAGES, "yes"]
         pages, desk = lines("pages"), lines("desk")
         assert [page for page, _ in pages] == [str(number) for number in range(module.PAGES)]
