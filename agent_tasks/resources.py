@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from agent_tasks.current import attempt_of_this_context, working_for
 from agent_tasks.errors import ConfigurationError, NotAwaited, OutsideRun, StepSuspended
-from agent_tasks.loops import END_SECONDS, KeptLoop, in_thread
+from agent_tasks.held import Held, HeldAsync
+from agent_tasks.loops import KeptLoop, in_thread
 from agent_tasks.operations import CRASHES, traceback_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
 
     from agent_tasks.attempt import Attempt
-    from agent_tasks.loops import Started
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ class Resources:
     def __init__(self, attempt: Attempt) -> None:
         self._attempt, self._lock, self._closed = attempt, threading.Lock(), False
         self._locks: dict[Resource, threading.Lock] = {}
-        self._open: dict[Resource, tuple[_Held | _HeldAsync, Any]] = {}
+        self._open: dict[Resource, tuple[Held | HeldAsync, Any]] = {}
         self.kept_out: dict[int, str] = {}
 
     def get(self, resource: Resource) -> Any:
@@ -180,9 +180,9 @@ class Resources:
                 self._keep(resource, *self._opened(resource, way))
             return self._open[resource][1]
 
-    def _opened(self, resource: Resource, way: tuple[Resource, ...]) -> tuple[_Held | _HeldAsync, Any]:
+    def _opened(self, resource: Resource, way: tuple[Resource, ...]) -> tuple[Held | HeldAsync, Any]:
         token = _opening.set((*way, resource))
-        held = (_HeldAsync if resource.is_async else _Held)(resource)
+        held = (HeldAsync if resource.is_async else Held)(resource.made(), resource.subject)
         try:
             return held, self._attempt.runtime.boundary.effect(f"{resource.name}.open", held.open)
         except BaseException:
@@ -191,7 +191,7 @@ class Resources:
         finally:
             _opening.reset(token)
 
-    def _keep(self, resource: Resource, held: _Held | _HeldAsync, value: Any) -> None:
+    def _keep(self, resource: Resource, held: Held | HeldAsync, value: Any) -> None:
         with self._lock:
             if not self._closed:
                 self._open[resource] = held, value
@@ -243,79 +243,6 @@ class Resources:
                 fatal = fatal or failure
         if fatal is not None:
             raise fatal
-
-
-class _Held:
-    """One that is a plain function."""
-
-    def __init__(self, resource: Resource) -> None:
-        self._manager = resource.made()
-
-    def open(self) -> Any:
-        return self._manager.__enter__()
-
-    def close(self, error: BaseException | None) -> None:
-        try:
-            self._manager.__exit__(None if error is None else type(error), error, getattr(error, "__traceback__", None))
-        except BaseException as raised:
-            if raised is not error:
-                raise
-
-    def abandon(self) -> None:
-        """Nobody comes back to it; a generator that is dropped is closed by Python."""
-
-
-class _HeldAsync:
-    """An async one: a task on the kept loop holds it from its opening to its end, as cancel scopes have to be."""
-
-    def __init__(self, resource: Resource) -> None:
-        self._manager, self._subject = resource.made(), resource.subject
-        self._ready, self._value = threading.Event(), None
-        self._end: asyncio.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._error: BaseException | None = None
-        self._task: Started | None = None
-
-    def open(self) -> Any:
-        self._task = task = KeptLoop.of_this_process().start(self._hold(), self._subject)
-        try:
-            self._ready.wait()
-        except BaseException:
-            self.abandon()
-            raise
-        if self._end is None:
-            task.wait()
-            task.result()
-        return self._value
-
-    def close(self, error: BaseException | None) -> None:
-        assert self._task is not None  # noqa: S101 - it is open
-        assert self._loop is not None  # noqa: S101
-        assert self._end is not None  # noqa: S101
-        self._error = error
-        self._loop.call_soon_threadsafe(self._end.set)
-        self._task.wait()
-        self._task.result()
-
-    def abandon(self) -> None:
-        """Nobody comes back to it: its task is not left behind on the loop."""
-        if self._task is not None:
-            self._task.cancel()
-            self._task.wait(END_SECONDS)
-
-    async def _hold(self) -> None:
-        try:
-            async with self._manager as value:
-                self._value, self._loop, self._end = value, asyncio.get_running_loop(), asyncio.Event()
-                self._ready.set()
-                await self._end.wait()
-                if self._error is not None:
-                    raise self._error
-        except BaseException as raised:
-            if raised is not self._error:
-                raise
-        finally:
-            self._ready.set()
 
 
 async def _at_once(value: Any) -> Any:
