@@ -104,7 +104,7 @@ def sleeping_agent(world: VendorWorld) -> Agent:
 
 
 def waiting_agent(world: Pages) -> Agent:
-    """Starts a job, waits until its third page is there, and acts."""
+    """Starts a job, waits until its second page is there, and acts."""
     act = tool_of("keyed", world)
 
     @tool(effect="read")
@@ -121,7 +121,7 @@ def waiting_agent(world: Pages) -> Agent:
 
     @agent.step
     def ready(_state: Any) -> Any:
-        return "all pages" if pages() >= PAGES else None
+        return "both pages" if pages() >= 2 else None
 
     @agent.step
     def second(state: Any, answer: Any) -> Any:
