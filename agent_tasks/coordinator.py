@@ -99,8 +99,8 @@ class Coordinator:
         attempt.message_began = began
         with keeping_out(attempt.resources.kept_out):
             going = self.ending.settle(attempt, self._examine(attempt) or self._run_body(attempt))
-        while going is not None:  # each step closes what it has opened before its checkpoint, as if it had its own message
-            attempt = self._next(attempt, going)
+        while going is not None:
+            attempt = self._next(attempt, going)  # which opens and closes what it needs as if it had its own message
             if show is not None:
                 show.begun(attempt.step, attempt.seq)
             with keeping_out(attempt.resources.kept_out):

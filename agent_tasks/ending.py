@@ -99,7 +99,9 @@ class Ending:
             return self._commit(attempt, outcome, going)
         return None
 
-    def _commit(self, attempt: Attempt, outcome: Outcome | Retry | NotYet, going: GoesOn | None = None) -> GoesOn | None:
+    def _commit(
+        self, attempt: Attempt, outcome: Outcome | Retry | NotYet, going: GoesOn | None = None
+    ) -> GoesOn | None:
         """Checkpoint, position and the release of the lease in one transaction; the doorbell after it (I7).
 
         Where its owner is ``going`` on with the next step, the lease begins anew in place of its release.

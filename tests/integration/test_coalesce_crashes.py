@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import closing
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from agent_tasks import Agent, Coalesce, coalescing, done
+from agent_tasks import Agent, Coalesce, Operation, Tool, coalescing, done, sleep, tool
 from agent_tasks.coalesce import BOUNDARIES, EACH
 from agent_tasks.states import RunStatus
 from agent_tasks.testing import VendorWorld, explore_crashes
@@ -41,6 +42,52 @@ def test_a_fault_at_any_boundary_of_a_shared_message_repeats_no_effect(
     assert crossed.count("after publish doorbell") == 3  # one step has a message of its own
     # begin and think, buy, rest, plan, end; of each its own or, where nothing was called, that of the boundary behind it.
     assert crossed.count("after commit step") == (6 if checkpoints == EACH else 5)
+
+
+def long_agent(world: VendorWorld, checkpoints: str) -> Agent:
+    """Thinks twice, sleeps, thinks, and acts, whose body says how far it came; all but the sleep may share a message."""
+    agent = Agent("longer", app=new_app(), tools=[act := noting(world)], coalesce=Coalesce(checkpoints=checkpoints))
+
+    @agent.step(start=True)
+    def think(_state: Any) -> Any:
+        return rest
+
+    @agent.step
+    def rest(_state: Any) -> Any:
+        return sleep(timedelta(days=3), then=again)
+
+    @agent.step
+    def again(_state: Any) -> Any:
+        return buy
+
+    @agent.step
+    def buy(_state: Any) -> Any:
+        return done(act())
+
+    return agent
+
+
+def noting(world: VendorWorld) -> Tool[..., Any]:
+    @tool(effect="keyed", key_lifetime=timedelta(days=30), bind=True)
+    def act(operation: Operation) -> Any:
+        operation.save_progress("asked")
+        return world.act(operation.operation_id, key=operation.idempotency_key)
+
+    return act
+
+
+@pytest.mark.parametrize("checkpoints", [EACH, BOUNDARIES])
+def test_a_fault_at_any_boundary_of_a_message_that_ends_in_a_sleep_repeats_no_effect(
+    checkpoints: str, database_url: str
+) -> None:
+    with closing(World(database_url)) as world:
+        found = explore_crashes(long_agent(world, checkpoints), {}, world, database_url=database_url)
+
+    assert not found.failures, found.report()
+    crossed = [str(point) for point in found.points]
+    assert crossed.count("after publish doorbell") == 2  # one behind the sleep
+    assert crossed.count("after commit progress") == 1
+    assert crossed.count("after commit step") == 4  # those that are held find a boundary of their own each
 
 
 @pytest.fixture
