@@ -68,7 +68,7 @@ def servers() -> Iterator[Place]:
     with ExitStack() as stack:
         session = stack.enter_context(services.session_folder())
         server = services.find("postgresql", session)
-        database = stack.enter_context(services.postgres_databases(server))
+        database = stack.enter_context(services.databases(server))
         broker = stack.enter_context(services.redis_database(services.find("redis", session)))
         folder = stack.enter_context(_folder())
         engine = sqlalchemy.create_engine(server)

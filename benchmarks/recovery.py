@@ -61,7 +61,7 @@ def on_servers() -> Iterator[Stage]:
     """Set up a fresh database and a fresh broker, with every setting at its default."""
     with ExitStack() as stack:
         session = stack.enter_context(services.session_folder())
-        database = stack.enter_context(services.postgres_databases(services.find("postgresql", session)))()
+        database = stack.enter_context(services.databases(services.find("postgresql", session)))()
         broker = stack.enter_context(services.redis_database(services.find("redis", session)))
         # Workers that stop leave files behind for a moment.
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-bench-", ignore_cleanup_errors=True))

@@ -11,6 +11,7 @@ from checkpoint.errors import (
     UnknownStore,
     UnreadableValue,
     UnstorableValue,
+    UnsuitableServer,
 )
 from checkpoint.opening import open_store
 from checkpoint.registry import registry
@@ -40,6 +41,7 @@ __all__ = [
     "UnknownStore",
     "UnreadableValue",
     "UnstorableValue",
+    "UnsuitableServer",
     "digest",
     "dumps",
     "loads",

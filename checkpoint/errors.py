@@ -158,3 +158,18 @@ class UnknownStore(CheckpointError):
 
     def __str__(self) -> str:
         return f"no checkpoint store for {self.url!r}: {self.reason}"
+
+
+class UnsuitableServer(CheckpointError):
+    """A database server on which no store keeps its promises.
+
+    Args:
+        reason: What is wrong with it and what to do about it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"this database server will not do: {self.reason}"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 
+from checkpoint import mysql
+from checkpoint.columns import MYSQL
 from checkpoint.errors import UnknownStore
 from checkpoint.sql import SqlStore
 
@@ -21,6 +23,10 @@ _EXAMPLES = {
     "sqlite": "sqlite:///agent.db",
     "postgresql": "postgresql://user@host/database",
     "postgresql+psycopg": "postgresql+psycopg://user@host/database",
+    **{
+        name: f"{name}://user@host/database"
+        for name in ("mysql", "mariadb", f"mysql+{mysql.DRIVER}", f"mariadb+{mysql.DRIVER}")
+    },
 }
 
 
@@ -28,7 +34,8 @@ def open_store(url: str, prefix: str = "checkpoint_") -> SqlStore:
     """Open the store that a URL names, and create its tables if they are missing.
 
     Args:
-        url: ``sqlite:///path`` or ``postgresql://…`` (psycopg 3 in both spellings).
+        url: ``sqlite:///path``, ``postgresql://…`` (psycopg 3 in both spellings), or ``mysql://…`` and ``mariadb://…``
+            (PyMySQL, which may be named, too).
         prefix: What the tables' names begin with.
 
     Returns:
@@ -36,6 +43,7 @@ def open_store(url: str, prefix: str = "checkpoint_") -> SqlStore:
 
     Raises:
         UnknownStore: The URL names no store; the nearest scheme is suggested.
+        UnsuitableServer: No store keeps its promises on that server.
 
     Example:
         >>> from checkpoint import CheckpointState, open_store
@@ -72,10 +80,20 @@ def _engine(url: str) -> Engine:
         engine = create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_SECONDS})
         event.listen(engine, "connect", _prepare_sqlite)
         return engine
+    of_mysql = parsed.get_backend_name() in MYSQL
     try:
-        return create_engine(parsed.set(drivername="postgresql+psycopg"))
+        if not of_mysql:
+            return create_engine(parsed.set(drivername="postgresql+psycopg"))
+        engine = create_engine(mysql.with_driver(parsed), connect_args=mysql.CONNECT_ARGS, **mysql.OPTIONS)
     except ImportError as error:
-        raise UnknownStore(shown, "its driver is missing; install psycopg[binary]") from error
+        driver = "PyMySQL" if of_mysql else "psycopg[binary]"
+        raise UnknownStore(shown, f"its driver is missing; install {driver}") from error
+    event.listen(engine, "connect", _prepare_mysql)
+    return engine
+
+
+def _prepare_mysql(connection: Any, _record: Any) -> None:
+    mysql.set_up(connection)
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

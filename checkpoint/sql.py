@@ -1,9 +1,9 @@
-"""The SQL store: PostgreSQL and SQLite, in the caller's transaction or its own."""
+"""The SQL store: PostgreSQL, SQLite and MySQL or MariaDB, in the caller's transaction or its own."""
 
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,9 @@ from sqlalchemy import MetaData, delete, func, select, text, tuple_
 
 from checkpoint.ancestry import line_of
 from checkpoint.cache import RunCache
+from checkpoint.columns import MYSQL
 from checkpoint.errors import CheckpointCorrupted, CheckpointNotFound
+from checkpoint.mysql import alone, is_mysql
 from checkpoint.reader import Damage, Reader, tip_of
 from checkpoint.record import encode_state, moment
 from checkpoint.snapshot import Snapshot
@@ -47,7 +49,7 @@ class SqlStore:
     ``engine.dispose(close=False)``.
 
     Args:
-        engine: The caller's engine, for PostgreSQL or SQLite; the store never disposes of it.
+        engine: The caller's engine, for PostgreSQL, SQLite, MySQL or MariaDB; the store never disposes of it.
         prefix: What the tables' names begin with.
 
     Raises:
@@ -67,12 +69,12 @@ class SqlStore:
 
     def __init__(self, engine: Engine, prefix: str = "checkpoint_") -> None:
         dialect = engine.dialect.name
-        if dialect not in ("postgresql", "sqlite"):
-            raise ValueError(f"engine must be for postgresql or sqlite, got {dialect}")
+        if dialect not in ("postgresql", "sqlite", *MYSQL):
+            raise ValueError(f"engine must be for postgresql, sqlite, mysql or mariadb, got {dialect}")
         self.tables = tables_of(prefix)
         self.metadata = self.tables.heads.metadata
         self._engine = engine
-        self._sqlite = dialect == "sqlite"
+        self._sqlite, self._at_once = dialect == "sqlite", dialect == "postgresql"
         self._cache = RunCache()
         self._reader = Reader(self.tables, self._cache)
         self._writer = Writer(self.tables, self._reader, self._cache, dialect)
@@ -84,9 +86,12 @@ class SqlStore:
             connection: Do it in the caller's transaction.
         """
         with self._transaction(connection) as own:
-            if not self._sqlite:  # two processes that create at once would collide in the catalog
-                own.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": self.tables.heads.name})
-            self.metadata.create_all(own)
+            # Two processes that create at once would collide in the catalog.
+            name = self.tables.heads.name
+            if self._at_once:
+                own.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": name})
+            with alone(own, name) if is_mysql(own) else nullcontext():
+                self.metadata.create_all(own)
 
     def save(self, state: CheckpointState | Snapshot, connection: Connection | None = None) -> None:
         """Append a checkpoint to its run; see `CheckpointStore.save`.
@@ -104,7 +109,7 @@ class SqlStore:
         """
         record = self._record(state)
         # PostgreSQL appends in one statement, which needs no transaction and so two round trips less.
-        with self._transaction(connection, isolation="AUTOCOMMIT") as own:
+        with self._transaction(connection, isolation="AUTOCOMMIT" if self._at_once else "READ COMMITTED") as own:
             self._writer.append(own, record)
 
     def load_latest(self, run_id: str, connection: Connection | None = None) -> CheckpointState | None:

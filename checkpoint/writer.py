@@ -11,12 +11,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ARRAY, bindparam, func, insert, select, true, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from checkpoint.ancestry import line_of, started
 from checkpoint.cache import KnownRun, RunCache
 from checkpoint.envelope import pack
 from checkpoint.errors import CheckpointConflict, CheckpointCorrupted
+from checkpoint.inserts import new_row, was_new
 from checkpoint.reader import Damage, Reader
 from checkpoint.segments import appended, branched, dump_segments, length_of
 from checkpoint.tip import Tip
@@ -55,7 +55,7 @@ class Writer:
         tables: Where they are.
         reader: Reads what a save must know.
         cache: Remembers what was saved.
-        dialect: ``postgresql`` or ``sqlite``.
+        dialect: ``postgresql``, ``sqlite`` or ``mysql``.
     """
 
     def __init__(self, tables: Tables, reader: Reader, cache: RunCache, dialect: str) -> None:
@@ -184,7 +184,11 @@ class Writer:
         if self._at_once:
             return bool(connection.scalar(statement, self._values(record, tip, moved, parent_line, written_from)))
         head = _head(record, tip, moved)
-        if connection.execute(statement, head).rowcount != 1:
+        if tip is None:
+            written = was_new(connection, statement, head)
+        else:
+            written = connection.execute(statement, head).rowcount == 1
+        if not written:
             return False
         connection.execute(self._add_checkpoint, _checkpoint(record, parent_line, moved))
         positions, chain, payloads = _added(record, written_from)
@@ -252,8 +256,7 @@ def _start(tables: Tables, dialect: str) -> Any:
     """Return the statement that gives a run its head, unless it has one."""
     heads = tables.heads
     new = {column.name: bindparam(f"new_{column.name}", type_=column.type) for column in _moving(heads)}
-    dialect_insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    return dialect_insert(heads).values(run_id=bindparam("run"), **new).on_conflict_do_nothing()
+    return new_row(heads, dialect).values(run_id=bindparam("run"), **new)
 
 
 def _move(tables: Tables) -> Any:

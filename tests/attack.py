@@ -106,7 +106,7 @@ KINDS = {
 def ledger(database: str) -> Iterator[str]:
     """Offer an empty ledger."""
     if database != "sqlite":
-        with services.postgres_databases(database) as create:
+        with services.databases(database) as create:
             yield create()
     else:
         with tempfile.TemporaryDirectory(prefix="agent-attack-") as folder:

