@@ -28,7 +28,7 @@ $(INSTALLED): pyproject.toml
 		|| { rm -rf $(VENV); echo "$(PYTHON) cannot make an environment; on Debian: apt install python3-venv" >&2; exit 1; }
 	@echo "setting up $(VENV), which takes about half a minute" >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable '.[postgres,redis,flower,zstd]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable '.[postgres,mysql,redis,flower,zstd]'
 	@touch $@
 
 demo: $(INSTALLED) ## kill workers at the worst moments and see what the outside world got (ARGS=--help has its options)

@@ -52,6 +52,7 @@ broker_url = _setting("AGENT_BROKER_URL", "filesystem://")
 
 # The ledger: runs, operations and checkpoints, the one thing to back up. A broker that other hosts can reach needs a
 # database that they can reach as well: postgresql+psycopg://user:password@host/database
+# or, for MariaDB and MySQL, mysql+pymysql://user:password@host/database
 # In a Django project: the name in DATABASES of the database that the ledger is in, instead of its URL.
 agent_django_database = _setting("AGENT_DJANGO_DATABASE", None)
 agent_database_url = _setting("AGENT_DATABASE_URL", "" if agent_django_database else f"sqlite:///{_data / 'agent.db'}")

@@ -20,6 +20,7 @@ from agent_tasks.children import EndingChildren
 from agent_tasks.cures import cure_of
 from agent_tasks.errors import LedgerUnavailable, SchemaMissing
 from agent_tasks.single import Borrowed
+from checkpoint import mysql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -37,11 +38,14 @@ MAX_LOCK_RETRIES = 10
 #: PostgreSQL: serialization failure, deadlock, lock not available.
 _LOCK_SQLSTATES = frozenset({"40001", "40P01", "55P03"})
 
+#: MySQL: the same three. A wait that took too long has undone its statement alone; a whole transaction is begun anew here.
+_LOCK_NUMBERS = frozenset({mysql.CHANGED_SINCE, mysql.DEADLOCK, mysql.LOCK_WAIT})
 
 #: How a connection is told that it only reads; SQLite must not queue for its write lock then.
 _READING: dict[str, dict[str, Any]] = {
     "sqlite": {"agent_reads_only": True},
     "postgresql": {"isolation_level": "AUTOCOMMIT"},
+    "mysql": {},  # which is asked, and told that it is over; autocommit would have to be told twice as well
 }
 
 
@@ -134,7 +138,7 @@ class Boundary:
     def read(self, engine: Engine, work: Callable[[Connection], T]) -> T:
         """Run statements that only read: in one transaction on SQLite, where that makes them one snapshot.
 
-        On PostgreSQL each has a snapshot of its own in any case, under READ COMMITTED, and so needs no transaction.
+        Elsewhere each has a snapshot of its own in any case, under READ COMMITTED, and so needs no transaction.
         """
         with LedgerErrors("read"), _connected(engine, **_READING[engine.dialect.name]) as connection:
             return work(connection)
@@ -218,7 +222,7 @@ class Boundary:
 def _begun(engine: Engine | Transactions) -> Iterator[tuple[Connection, Callable[[], None]]]:
     if isinstance(engine, Engine):
         with _connected(engine) as connection:
-            # BEGIN IMMEDIATE on SQLite and READ COMMITTED on PostgreSQL are the engine's (see agent_tasks.database).
+            # BEGIN IMMEDIATE on SQLite and READ COMMITTED elsewhere are the engine's (see agent_tasks.database).
             yield connection, connection.begin().commit
     else:
         with engine.begun() as begun:
@@ -278,6 +282,9 @@ class LedgerErrors:
 
 def lost_a_race(error: DBAPIError) -> bool:
     """Tell whether a transaction failed only because others were at work, so that running it again may do."""
+    number = mysql.number_of(error)
+    if number is not None:
+        return number in _LOCK_NUMBERS
     sqlstate = getattr(error.orig, "sqlstate", None)
     if sqlstate is not None:
         return sqlstate in _LOCK_SQLSTATES
@@ -291,9 +298,14 @@ def is_schema_missing(error: DBAPIError) -> bool:
         return False
     if getattr(error.orig, "sqlstate", None) in {"42P01", "42703"}:  # undefined table, undefined column
         return True
+    if mysql.number_of(error) in {mysql.NO_TABLE, mysql.NO_COLUMN}:
+        return True
     return "no such table" in str(error.orig) or "no such column" in str(error.orig)
 
 
 def first_line(error: BaseException) -> str:
     """Return what a driver said, without the lines that follow."""
+    if isinstance(error, DBAPIError) and mysql.number_of(error) is not None and len(error.orig.args) > 1:  # type: ignore[union-attr]
+        number, said = error.orig.args[:2]  # type: ignore[union-attr]
+        return f"{said} ({number})".splitlines()[0]
     return (str(getattr(error, "orig", None) or error).strip() or type(error).__name__).splitlines()[0]

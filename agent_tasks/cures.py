@@ -14,6 +14,18 @@ _CURES: tuple[tuple[tuple[str, ...], str], ...] = (
         "mend the host's name in agent_database_url, which is known to no name server here",
     ),
     (
+        ("access denied for user",),
+        "mend the user and the password in agent_database_url, or grant him the database (GRANT ALL ON …)",
+    ),
+    (
+        ("unknown database",),
+        "create the database (CREATE DATABASE), and its tables with `celery -A yourapp agent db upgrade`",
+    ),
+    (
+        ("max_allowed_packet",),
+        "raise max_allowed_packet on the server, or keep less in the run's state",
+    ),
+    (
         ("password authentication failed", "no password supplied", "no pg_hba.conf entry"),
         "mend the user and the password in agent_database_url, or the server's pg_hba.conf",
     ),

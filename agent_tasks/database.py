@@ -11,13 +11,16 @@ from sqlalchemy.pool import NullPool
 
 from agent_tasks.errors import ConfigurationError, nearest
 from agent_tasks.forks import ForkSafeConnection, keep_to_process
+from checkpoint import mysql
+from checkpoint.columns import MYSQL
+from checkpoint.errors import UnsuitableServer
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.engine import URL
 
 #: Databases that this release keeps its promise on, and the one driver for each.
-DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
+DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg", "mysql": mysql.DRIVER, "mariadb": mysql.DRIVER}
 
 #: A connection that died without a word must not hold a worker's threads: psycopg gives up after about a lease.
 _POSTGRESQL_LIMITS = {
@@ -40,20 +43,24 @@ def open_engine(url: str, **options: Any) -> Engine:
 
     PostgreSQL gets READ COMMITTED, whatever the server's default is. SQLite gets WAL, ``synchronous=FULL`` (a commit
     that was answered is on the disk) and BEGIN IMMEDIATE, since a deferred transaction that reads before it writes
-    fails at once when another process wrote in between.
+    fails at once when another process wrote in between. MySQL and MariaDB get READ COMMITTED, strict values and a short wait for
+    locks, whatever the server's options are.
 
     Args:
-        url: a SQLAlchemy URL, ``sqlite:///agent.db`` or ``postgresql+psycopg://…``.
+        url: a SQLAlchemy URL, ``sqlite:///agent.db``, ``postgresql+psycopg://…`` or ``mysql+pymysql://…``.
         **options: for ``sqlalchemy.create_engine``.
 
     Raises:
-        ConfigurationError: the URL cannot be read, or names a database that is not supported.
+        ConfigurationError: the URL cannot be read, or names a database that is not supported. Its connections raise it where
+            a server turns out to be one on which the promise does not hold.
 
     Example:
         >>> open_engine("sqlite:///agent.db").dialect.name
         'sqlite'
     """
     parsed = parse_url(url)
+    if parsed.get_backend_name() == "mysql":
+        return _open_mysql(parsed, options)
     if parsed.get_backend_name() == "postgresql":
         try:
             limits = {**_POSTGRESQL_LIMITS, **options.pop("connect_args", {})}
@@ -83,6 +90,8 @@ def parse_url(url: str) -> URL:
     Example:
         >>> parse_url("postgresql://host/agents").drivername
         'postgresql+psycopg'
+        >>> parse_url("mariadb://host/agents").drivername
+        'mysql+pymysql'
     """
     try:
         parsed = make_url(url)
@@ -105,6 +114,12 @@ def parse_url(url: str) -> URL:
         raise ConfigurationError(
             "agent_database_url must name a file, got an SQLite database in memory, which no other process sees."
         )
+    if backend in MYSQL:
+        if not parsed.database:
+            raise ConfigurationError(
+                "agent_database_url must name a database, got one of a server alone. Write mysql+pymysql://user@host/database"
+            )
+        return mysql.with_driver(parsed)
     # SQLAlchemy's own default for PostgreSQL is another driver.
     return parsed if backend == "sqlite" else parsed.set(drivername=f"{backend}+{DRIVERS[backend]}")
 
@@ -115,6 +130,27 @@ def _corrected(url: URL, backend: str | None) -> str:
         return ""
     name = backend if backend == "sqlite" else f"{backend}+{DRIVERS[backend]}"
     return f" Write {url.set(drivername=name).render_as_string(hide_password=True)}"
+
+
+def _open_mysql(url: URL, options: dict[str, Any]) -> Engine:
+    arguments = {**mysql.CONNECT_ARGS, **options.pop("connect_args", {})}
+    try:
+        engine = create_engine(url, connect_args=arguments, **{**mysql.OPTIONS, **options})
+    except ImportError as error:
+        raise ConfigurationError(
+            f"agent_database_url names MySQL or MariaDB, and its driver is missing here ({error}): "
+            "pip install 'celery-agent-tasks[mysql]'."
+        ) from error
+    keep_to_process(engine)
+    event.listen(engine, "connect", _set_up_mysql)
+    return engine
+
+
+def _set_up_mysql(connection: Any, _record: object) -> None:
+    try:
+        mysql.set_up(connection)
+    except UnsuitableServer as error:
+        raise ConfigurationError(f"agent_database_url leads to a server that will not do: {error.reason}.") from error
 
 
 def _set_up_postgresql(connection: Any, _record: object) -> None:

@@ -74,7 +74,7 @@ class Due:
         """Queue a waiting run whose time has come."""
         c = self.table.c
         due = and_(c.run_id == run_id, c.status == RunStatus.WAITING, c.due_at <= self.clock.now())
-        return self.runs.requeue(connection, due, self.runs.unheld(due))
+        return self.runs.requeue(connection, due, self.runs.unheld(connection, due))
 
     def rung(
         self,
@@ -89,7 +89,7 @@ class Due:
         """Move a passed ``due_at`` before ringing; False if somebody else did, who then rings."""
         c = self.table.c
         due = and_(c.run_id == run_id, c.status == status, c.due_at == seen_due_at, c.due_at <= self.clock.now())
-        statement = update(self.table).where(due, self.runs.unheld(due))
+        statement = update(self.table).where(due, self.runs.unheld(connection, due))
         return (
             connection.execute(
                 statement.values(due_at=self.clock.in_(again_in_seconds), waiting_for=waiting_for)

@@ -26,6 +26,7 @@ from agent_tasks.schema import MAX_ID_LENGTH, is_id
 from agent_tasks.states import Recovery
 from checkpoint import CheckpointState, codec
 from checkpoint.errors import CheckpointError
+from checkpoint.mysql import is_mysql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,6 +155,10 @@ def make_run(
             row = runtime.runs.find(connection, run_id)
             if row is None and dedupe_key is not None:
                 row = runtime.runs.find_by_dedupe_key(connection, agent, dedupe_key)
+            if row is None and is_mysql(connection):
+                if dedupe_key is not None:
+                    row = runtime.runs.find_by_dedupe_key(connection, agent, dedupe_key, newest=True)
+                row = row or runtime.runs.find_newest(connection, run_id)
             if row is not None:
                 return row  # else the run that refused the insert was deleted since
 
@@ -210,7 +215,10 @@ def saying_whether_made(run_id: str, dedupe_key: str | None) -> Iterator[None]:
 
 
 def _bound_the_wait(connection: Connection) -> None:
-    """Let an insert wait so long for a caller who has written the same key in a transaction that he does not end."""
+    """Let an insert wait so long for a caller who has written the same key in a transaction that he does not end.
+
+    On MySQL no statement waits for long.
+    """
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}")
 

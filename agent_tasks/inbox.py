@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import case, func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from agent_tasks.errors import AnswerNotAllowed, AnswerTooLate, InboxItemNotFound, did_you_mean
 from agent_tasks.lines import ENGINE
@@ -14,6 +13,7 @@ from agent_tasks.schema import is_id
 from agent_tasks.states import FINISHED, IN_DOUBT, NOT_BLOCKING, REPLIES, OperationStatus, Question, Reply, RunStatus
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
+from checkpoint.inserts import upsert
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
@@ -82,31 +82,22 @@ class Inbox:
 
     def open(self, connection: Connection, run_id: str, asked: Asked) -> None:
         """Ask a question once; asking it again about the same try opens the same item again, or leaves it open."""
-        dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-        statement = dialect.insert(self.table).values(
-            item_id=asked.item_id,
-            run_id=run_id,
-            question=asked.question,
-            operation_id=asked.operation_id,
-            attempts=asked.attempts,
-            args_digest=asked.digest,
-            detail=codec.dumps(asked.detail),
-            opened_at=self.clock.now(),
-        )
-        connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=["item_id"],
-                set_={
-                    "closed_at": None,
-                    "reply": None,
-                    "replied_by": None,
-                    "replied_why": None,
-                    "opened_at": case(
-                        (self.table.c.closed_at.is_(None), self.table.c.opened_at), else_=self.clock.now()
-                    ),
-                },
-            )
-        )
+        now, c = self.clock.now(), self.table.c
+        row = {
+            "item_id": asked.item_id,
+            "run_id": run_id,
+            "question": asked.question,
+            "operation_id": asked.operation_id,
+            "attempts": asked.attempts,
+            "args_digest": asked.digest,
+            "detail": codec.dumps(asked.detail),
+            "opened_at": now,
+        }
+        again = [
+            ("opened_at", case((c.closed_at.is_(None), c.opened_at), else_=now)),
+            *((name, None) for name in ("reply", "replied_by", "replied_why", "closed_at")),
+        ]
+        upsert(connection, self.table, [row], lambda _new: again)
 
     def items(self, connection: Connection, run_id: str | None = None, *, closed: bool = False) -> list[InboxItem]:
         """Return the open items (or the closed ones), oldest first."""

@@ -16,11 +16,12 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError, SQLAlchemyError
 from agent_tasks.boundary import is_schema_missing
 from agent_tasks.errors import SchemaMissing, TransactionUnusable
 from agent_tasks.whereabouts import check_same_database
+from checkpoint.mysql import NO_SAVEPOINT, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sqlalchemy.engine import Transaction
+    from sqlalchemy.engine import NestedTransaction, Transaction
 
     from agent_tasks.runtime import Runtime
 
@@ -131,8 +132,15 @@ class SqlalchemyTransaction:
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """See :class:`CallersTransaction`."""
-        with his_errors(), self.connection.begin_nested():
-            return work(self.connection)
+        with his_errors():
+            savepoint = self.connection.begin_nested()
+            try:
+                value = work(self.connection)
+            except BaseException:
+                self._take_back(savepoint)
+                raise
+            savepoint.commit()
+            return value
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """See :class:`CallersTransaction`."""
@@ -145,11 +153,23 @@ class SqlalchemyTransaction:
         assert transaction is not None  # noqa: S101 - the run was written in it
         _Rings.of(transaction, self.runtime).run_ids[run_id] = None
 
+    def _take_back(self, savepoint: NestedTransaction) -> None:
+        try:
+            savepoint.rollback()
+        except DBAPIError as error:
+            if number_of(error) != NO_SAVEPOINT:
+                raise
+            # MySQL takes all of a transaction back that loses a deadlock, and the caller, who perhaps catches what is raised
+            # now, would commit the second half of his own. As with a lost connection, he can only roll it back from here on.
+            self.connection.invalidate(error)
+
     def _check_transaction(self) -> None:
         """Refuse a connection that commits each statement by itself, or whose savepoints are no part of anything."""
         driver: Any = self.connection.connection.dbapi_connection
         sqlite = self.connection.dialect.name == "sqlite"
-        begun = driver.in_transaction if sqlite else not getattr(driver, "autocommit", False)
+        ask = getattr(driver, "get_autocommit", None)  # MySQL's drivers, whose `autocommit` is a method
+        autocommit = getattr(driver, "autocommit", False) if ask is None else ask()
+        begun = driver.in_transaction if sqlite else not autocommit
         by_itself = sqlite and driver.isolation_level is not None  # the driver begins, and only before a write
         if not begun and by_itself:
             self.connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, and_, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from agent_tasks.clock import MICROSECONDS, microseconds
 from agent_tasks.operations import Operation
@@ -15,6 +14,7 @@ from agent_tasks.schema import is_id
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question
 from agent_tasks.together import never_begun
 from checkpoint import codec
+from checkpoint.inserts import new_row, was_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -357,9 +357,7 @@ class Ledger:
     # -- helpers -----------------------------------------------------------------------------------------------------
 
     def _insert(self, connection: Connection, row: dict[str, Any]) -> bool:
-        dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-        statement = dialect.insert(self.table).values(**row).on_conflict_do_nothing()
-        return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
+        return was_new(connection, new_row(self.table, connection.dialect.name).values(**row))
 
     def _compare_and_set(self, connection: Connection, seen: Operation, **values: Any) -> bool:
         c = self.table.c

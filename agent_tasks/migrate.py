@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,9 @@ from sqlalchemy import Engine, text
 
 from agent_tasks.boundary import LedgerErrors
 from agent_tasks.database import open_engine, parse_url
-from agent_tasks.errors import SchemaMissing
+from agent_tasks.errors import ConfigurationError, SchemaMissing
+from checkpoint.errors import UnsuitableServer
+from checkpoint.mysql import alone, check_tables, is_mysql
 from checkpoint.sql import SqlStore
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ def upgrade(url: str | Engine, prefix: str = "agent_") -> str:
             # BEGIN IMMEDIATE on SQLite: one at a time.
             with LedgerErrors("db upgrade"), engine.connect() as connection, connection.begin():
                 upgrade_on(connection, prefix)
+        _check_tables(engine, prefix)
         return newest()
     finally:
         if not isinstance(url, Engine):
@@ -64,11 +67,19 @@ def upgrade(url: str | Engine, prefix: str = "agent_") -> str:
 
 
 def upgrade_on(connection: Connection, prefix: str = "agent_") -> None:
-    """Bring a ledger up to this release in the transaction of a connection, which is the caller's to commit."""
+    """Bring a ledger up to this release in the transaction of a connection, which is the caller's to commit.
+
+    MySQL commits each change of a table by itself. An upgrade that was cut off there goes on with what is missing; see
+    :mod:`agent_tasks.migrations.changes`.
+    """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-    _upgrade(connection, prefix)
-    SqlStore(connection.engine, prefix=f"{prefix}checkpoint_").create_schema(connection)
+    with alone(connection, f"{prefix}version") if is_mysql(connection) else nullcontext():
+        # The revision comes last: with it, there is nothing left to do.
+        SqlStore(connection.engine, prefix=f"{prefix}checkpoint_").create_schema(connection)
+        _upgrade(connection, prefix)
+        if is_mysql(connection):  # before the next one looks
+            connection.exec_driver_sql("COMMIT")
 
 
 def revision(engine: Engine, prefix: str = "agent_") -> str | None:
@@ -103,8 +114,19 @@ def prepare(url: str, prefix: str = "agent_") -> None:
                 "the ledger's tables are missing. Run `celery -A yourapp agent db upgrade` (or `agent-tasks db upgrade "
                 "--url …`) once, then start the worker again."
             )
+        _check_tables(engine, prefix)
     finally:
         engine.dispose()
+
+
+def _check_tables(engine: Engine, prefix: str) -> None:
+    if not is_mysql(engine):
+        return
+    try:
+        with LedgerErrors("db status"), engine.connect() as connection:
+            check_tables(connection, prefix)
+    except UnsuitableServer as error:
+        raise ConfigurationError(f"agent_database_url leads to a database that will not do: {error.reason}.") from error
 
 
 def newest() -> str:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Task
 from sqlalchemy import and_, case, event, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.pool import NullPool
 
 from agent_tasks.boundary import Boundary
@@ -24,6 +23,7 @@ from agent_tasks.errors import ConfigurationError, did_you_mean
 from agent_tasks.migrate import upgrade
 from agent_tasks.schema import MAX_CALL_LENGTH, tables
 from agent_tasks.states import Mode
+from checkpoint.inserts import upsert
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -124,11 +124,7 @@ class Observer:
 
         def work(connection: Connection, settings: Settings) -> None:
             table = tables(settings.table_prefix).observed
-            dialect, now, c = (
-                postgresql if connection.dialect.name == "postgresql" else sqlite,
-                self._clock.now(),
-                table.c,
-            )
+            now, c = self._clock.now(), table.c
             first = {
                 "call_key": key,
                 "task": task.name,
@@ -138,19 +134,16 @@ class Observer:
                 "successes": 0,
             }
             counts = {"after_success": 0, "after_loss": 0, "after_failure": 0}
-            again = {
-                "after_success": c.after_success + _if(c.successes > 0),
-                "after_loss": c.after_loss + _if(c.successes == 0, c.state == "running"),
-                "after_failure": c.after_failure + _if(c.successes == 0, c.state == "failed"),
-            }
-            connection.execute(
-                dialect.insert(table)
-                .values(**first, **counts, first_at=now, last_at=now)
-                .on_conflict_do_update(
-                    index_elements=[c.call_key],
-                    set_={"starts": c.starts + 1, "state": "running", "last_at": now, **again},
-                )
-            )
+            again = [
+                ("after_success", c.after_success + _if(c.successes > 0)),
+                ("after_loss", c.after_loss + _if(c.successes == 0, c.state == "running")),
+                ("after_failure", c.after_failure + _if(c.successes == 0, c.state == "failed")),
+                ("starts", c.starts + 1),
+                ("state", "running"),
+                ("last_at", now),
+            ]
+            row = {**first, **counts, "first_at": now, "last_at": now}
+            upsert(connection, table, [row], lambda _new: again)
 
         return key if self._count(task, work) else None
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sqlalchemy import and_, or_
-from sqlalchemy.dialects import postgresql, sqlite
 
 from agent_tasks.states import OperationStatus
+from checkpoint.inserts import upsert
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from agent_tasks.ledger import Ledger, Request
     from agent_tasks.operations import Operation
 
-#: What of a planned call's row another plan of it writes anew.
-_ANEW = ("status", "line", "seq", "effect", "args", "args_digest", "why", "fence", "token", "ended", "finished_at")
+#: What of a planned call's row another plan of it writes anew; last what tells whether it may.
+_ANEW = ("line", "seq", "effect", "args", "args_digest", "why", "fence", "token", "ended", "finished_at", "status")
 
 #: Ids in one statement; databases take some thousands of parameters.
 _IDS_ASKED = 500
@@ -44,15 +44,17 @@ def plan(
     rows = [{**request.planned(attempt, seq), **own, "ended": None, "finished_at": None} for request in requests]
     if not rows:
         return
-    insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(ledger.table)
     unbegun = or_(c.status == OperationStatus.PENDING, c.status == OperationStatus.DROPPED)
-    written = insert.on_conflict_do_update(
-        index_elements=[c.operation_id],
-        set_={name: insert.excluded[name] for name in _ANEW},
+    rows.sort(
+        key=lambda row: row["operation_id"]
+    )  # in one order: two batches with the same keys would else wait in a ring
+    upsert(
+        connection,
+        ledger.table,
+        rows,
+        lambda excluded: [(name, excluded[name]) for name in _ANEW],
         where=and_(c.attempts == 0, unbegun),
     )
-    # In one order, since two batches with the same keys would else wait for each other.
-    connection.execute(written, sorted(rows, key=lambda row: row["operation_id"]))
 
 
 def planned(ledger: Ledger, connection: Connection, operation_ids: list[str]) -> list[Operation]:

@@ -8,18 +8,19 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, Integer, String, and_, bindparam, case, null, or_, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from agent_tasks.schema import PLAIN_PROTOCOL, PROTOCOL, is_id
 from agent_tasks.states import RunRequest, RunStatus
 from agent_tasks.suspensions import Ask, Wait
 from checkpoint import codec
+from checkpoint.inserts import new_row, was_new
+from checkpoint.mysql import is_mysql
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table
-    from sqlalchemy.sql.dml import ReturningUpdate
+    from sqlalchemy.sql.dml import ReturningUpdate, Update
 
     from agent_tasks.attempt import Attempt
     from agent_tasks.clock import Clock
@@ -40,20 +41,15 @@ def _inserting(table: Table, clock: Any, dialect: str, names: tuple[str, ...], w
     if waits:
         begin.update(status=RunStatus.WAITING, waiting_for="the time that its caller named")
     numbers = dict.fromkeys(("line", "line_start_seq", "seq", "wakeups", "fence", "attempts", "crashes"), 0)
-    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    return (
-        insert(table)
-        .values(
-            **values,
-            **begin,
-            **numbers,
-            expires_at=moment(clock, "end") if expires else None,
-            protocol=PLAIN_PROTOCOL,
-            version=1,
-            created_at=now,
-            updated_at=now,
-        )
-        .on_conflict_do_nothing()
+    return new_row(table, dialect).values(
+        **values,
+        **begin,
+        **numbers,
+        expires_at=moment(clock, "end") if expires else None,
+        protocol=PLAIN_PROTOCOL,
+        version=1,
+        created_at=now,
+        updated_at=now,
     )
 
 
@@ -71,6 +67,11 @@ def _owning(table: Table, share: bool) -> Select[Any]:
 @cache
 def claiming(table: Table, clock: Any) -> ReturningUpdate[Any]:
     """Return the statement that takes the lease of a queued run, for clocks of a class; see :func:`claim_of`."""
+    return _taking(table, clock).returning(table)
+
+
+@cache
+def _taking(table: Table, clock: Any) -> Update:
     c = table.c
     return (
         update(table)
@@ -94,7 +95,6 @@ def claiming(table: Table, clock: Any) -> ReturningUpdate[Any]:
             waiting_for=None,
             updated_at=moment(clock, "now"),
         )
-        .returning(table)
     )
 
 
@@ -224,8 +224,7 @@ class Runs:
         parameters.update(at_now=self.clock.offset(0), at_due=self.clock.offset(due_in))
         if ends_in is not None:
             parameters["at_end"] = self.clock.offset(ends_in)
-        written = connection.execute(statement, parameters, execution_options={"preserve_rowcount": True})
-        return written.rowcount == 1
+        return was_new(connection, statement, parameters)
 
     def find(self, connection: Connection, run_id: str, *, lock: bool = False, wait: bool = True) -> RowMapping | None:
         """Return a run's row with the database's time beside it; ``lock`` holds it until the transaction ends.
@@ -246,10 +245,21 @@ class Runs:
         statement = select(self.table.c.run_id).where(self.table.c.run_id == run_id)
         return connection.execute(statement.with_for_update(read=True, key_share=True)).one_or_none() is not None
 
-    def find_by_dedupe_key(self, connection: Connection, agent: str, dedupe_key: str) -> RowMapping | None:
-        """Return the run of an agent that owns a dedupe key."""
+    def find_by_dedupe_key(
+        self, connection: Connection, agent: str, dedupe_key: str, *, newest: bool = False
+    ) -> RowMapping | None:
+        """Return the run of an agent that owns a dedupe key; ``newest`` as for :meth:`find_newest`."""
         c = self.table.c
         statement = select(self.table).where(c.agent == agent, c.dedupe_key == dedupe_key)
+        statement = statement.with_for_update(read=True) if newest else statement
+        return connection.execute(statement).mappings().one_or_none()
+
+    def find_newest(self, connection: Connection, run_id: str) -> RowMapping | None:
+        """Return a run's row as it was committed last, also in a caller's transaction that reads what stood at its beginning.
+
+        Such a one is MySQL's usual one. Its inserts meet rows that its reads do not see.
+        """
+        statement = select(self.table).where(self.table.c.run_id == run_id).with_for_update(read=True)
         return connection.execute(statement).mappings().one_or_none()
 
     # -- the lease ---------------------------------------------------------------------------------------------------
@@ -263,8 +273,14 @@ class Runs:
             The claimed row, also when an earlier sending of this very claim took it; None if it is not claimable.
         """
         values = claim_of(self.clock, self.settings, run_id, seq, agent=agent, step=step, owner=owner, token=token)
-        statement = claiming(self.table, self._kind)
-        row: RowMapping | None = connection.execute(statement, values).mappings().one_or_none()
+        if is_mysql(
+            connection
+        ):  # no RETURNING; its clock is read as a statement begins, so another one waits for the row
+            self.find(connection, run_id, lock=True)
+            taken = connection.execute(_taking(self.table, self._kind), values).rowcount == 1
+            row = self.find(connection, run_id) if taken else None
+        else:
+            row = connection.execute(claiming(self.table, self._kind), values).mappings().one_or_none()
         if row is None:
             found = self.find(connection, run_id)
             if found is not None and found["lease_token"] == token and found["status"] == RunStatus.RUNNING:
@@ -295,8 +311,11 @@ class Runs:
     def renew(self, connection: Connection, leases: Sequence[tuple[str, int]]) -> None:
         """Renew the leases of the (run_id, fence) pairs that are still running; locked rows wait for the next time."""
         c = self.table.c
-        mine = and_(tuple_(c.run_id, c.fence).in_(leases), c.status == RunStatus.RUNNING)
-        connection.execute(update(self.table).where(mine, self.unheld(mine)).values(due_at=self._lease_end()))
+        # The ids once more alone: MariaDB looks pairs up by no index.
+        pairs = and_(c.run_id.in_([run_id for run_id, _ in leases]), tuple_(c.run_id, c.fence).in_(leases))
+        mine = and_(pairs, c.status == RunStatus.RUNNING)
+        free = self.unheld(connection, mine)
+        connection.execute(update(self.table).where(mine, free).values(due_at=self._lease_end()))
 
     # -- the end of an attempt ---------------------------------------------------------------------------------------
 
@@ -494,10 +513,12 @@ class Runs:
         )
         return connection.execute(statement).rowcount == 1
 
-    def unheld(self, where: ColumnElement[bool]) -> ColumnElement[bool]:
+    def unheld(self, connection: Connection, where: ColumnElement[bool]) -> ColumnElement[bool]:
         """Lock the rows that nobody else holds, and pass the others over; see :meth:`find`."""
         c = self.table.c
         free = select(c.run_id).where(where).order_by(c.run_id).with_for_update(skip_locked=True)
+        if is_mysql(connection):  # which reads no table in an update of it
+            return c.run_id.in_(connection.scalars(free).all())
         return c.run_id.in_(free)
 
     def _lease_end(self) -> ColumnElement[int]:

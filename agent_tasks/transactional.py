@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from agent_tasks.boundary import lost_a_race
 from agent_tasks.current import outside_run
@@ -19,6 +19,7 @@ from agent_tasks.runs import is_cancelled
 from agent_tasks.states import OperationStatus
 from agent_tasks.suspensions import Cancelled, Lost, RetryLater
 from checkpoint import codec
+from checkpoint.mysql import IDLE_SECONDS, NO_SAVEPOINT, allow_idle, is_mysql, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 #: PostgreSQL: the body caught the error of a statement and went on, in a transaction that can only be rolled back.
 _FAILED_TRANSACTION = "25P02"
+
+#: MySQL: the savepoint that a body's transaction begins with.
+_BODY = "agent_body"
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,11 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
     def work(connection: Connection) -> Executed:
         operation = request.unsent(attempt)  # anew each time: waiting for a lost database is not the body's time
         operation.connection = connection
-        _allow_time(connection, request.timeout_seconds)
-        with _kept_open(connection, tool.subject):
+        with (
+            _time_allowed(connection, request.timeout_seconds),
+            _kept_whole(connection, tool.subject),
+            _kept_open(connection, tool.subject),
+        ):
             executed = Executed(_run_body(attempt, request, operation))
         if place is not None and (spoilt := place.spoilt()) is not None:
             raise _BodyFailed(InsideTransaction(f"the body of transactional {tool.subject}: {spoilt}"))
@@ -150,11 +157,47 @@ def _kept_open(connection: Connection, subject: str) -> Iterator[None]:
         raise _BodyFailed(refusal)
 
 
-def _allow_time(connection: Connection, seconds: float) -> None:
-    """Let a body that works on something else for a while keep its transaction open on PostgreSQL."""
+@contextmanager
+def _kept_whole(connection: Connection, subject: str) -> Iterator[None]:
+    """Notice where MySQL has ended the transaction by itself, and the body went on in another one.
+
+    It rolls all of it back where a statement loses a deadlock, whose error the body may have caught; and a change of a table
+    commits. A savepoint ends with either.
+    """
+    if not is_mysql(connection):
+        yield
+        return
+    connection.exec_driver_sql(f"SAVEPOINT {_BODY}")
+    yield
+    try:
+        connection.exec_driver_sql(f"RELEASE SAVEPOINT {_BODY}")
+    except DBAPIError as error:
+        if number_of(error) != NO_SAVEPOINT:
+            raise
+        raise _BodyFailed(
+            InsideTransaction(
+                f"the body of transactional {subject} went on after its transaction had ended: a statement lost a deadlock, and "
+                "the body caught its error; or it changed a table, which MySQL commits. Let the error of a deadlock pass, "
+                "which runs the body again, and change no tables in it."
+            )
+        ) from error
+
+
+@contextmanager
+def _time_allowed(connection: Connection, seconds: float) -> Iterator[None]:
+    """Let a body that works on something else for a while keep its transaction open."""
     needed_ms = int((seconds + 5) * 1000)
     if connection.dialect.name == "postgresql" and needed_ms > IDLE_IN_TRANSACTION_MS:
         connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {needed_ms}")
+    longer = is_mysql(connection) and needed_ms > IDLE_SECONDS * 1000
+    if longer:
+        allow_idle(connection, needed_ms // 1000)
+    try:
+        yield
+    finally:
+        if longer:
+            with suppress(SQLAlchemyError):  # a lost connection, which is not used again
+                allow_idle(connection, IDLE_SECONDS)
 
 
 def _run_body(attempt: Attempt, request: Request, operation: Operation) -> Any:
@@ -166,7 +209,7 @@ def _run_body(attempt: Attempt, request: Request, operation: Operation) -> Any:
     except CRASHES:
         raise
     except Exception as error:
-        said = _database_error(attempt, error)
+        said = _raced(_database_error(attempt, error))
         if said is not None and (said.connection_invalidated or lost_a_race(said)):
             raise said from error  # a lost connection is waited for, a lost race for locks is run again as a whole
         raise _BodyFailed(error) from error
@@ -177,6 +220,16 @@ def _database_error(attempt: Attempt, error: Exception) -> DBAPIError | None:
     if isinstance(error, DBAPIError) or place is None:
         return error if isinstance(error, DBAPIError) else None
     return place.database_error(error)
+
+
+def _raced(error: DBAPIError | None) -> DBAPIError | None:
+    """Return what was lost behind a savepoint that is gone, since MySQL took the whole transaction back; or the error itself."""
+    behind: BaseException | None = error
+    while error is not None and number_of(error) == NO_SAVEPOINT and behind is not None:
+        if isinstance(behind, DBAPIError) and lost_a_race(behind):
+            return behind
+        behind = behind.__context__
+    return error
 
 
 def _record_failure(attempt: Attempt, request: Request, seen: Operation | None, error: Exception) -> None:

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import text
 
 from agent_tasks.errors import TransactionUnusable
+from checkpoint.mysql import is_mysql
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 _POSTGRESQL = """
     SELECT extract(epoch FROM pg_postmaster_start_time())::text, current_database(), to_regclass(:table)::oid::bigint
 """
+
+#: The same of MySQL or MariaDB, of which only newer servers have a number of their own.
+_MYSQL = "SHOW VARIABLES WHERE Variable_name IN ('server_uuid', 'server_uid', 'hostname', 'port', 'datadir')"
 
 #: Of each ledger, as it was last found.
 _known: WeakKeyDictionary[Engine, tuple[str | None, ...]] = WeakKeyDictionary()
@@ -33,7 +37,7 @@ def check_same_database(connection: Connection, runtime: Runtime) -> None:
         LedgerUnavailable: the ledger did not answer.
     """
     engine, table = runtime.engine, runtime.tables.runs.name
-    here, there = connection.dialect.name, engine.dialect.name
+    here, there = ("mysql" if is_mysql(bind) else bind.dialect.name for bind in (connection, engine))
     if here != there:
         raise TransactionUnusable(
             f"the connection leads to {here}, and the ledger is on {there} ({_shown(engine)}): a run cannot be part of its "
@@ -57,6 +61,12 @@ def _whereabouts(connection: Connection, table: str) -> tuple[str | None, ...]:
         return tuple(
             None if part is None else str(part)
             for part in connection.execute(text(_POSTGRESQL), {"table": table}).one()
+        )
+    if is_mysql(connection):
+        database = connection.exec_driver_sql("SELECT DATABASE()").scalar_one()
+        return (
+            database,
+            *(f"{name}={value}" for name, value in sorted(map(tuple, connection.exec_driver_sql(_MYSQL)))),
         )
     files = {row[1]: row[2] for row in connection.exec_driver_sql("PRAGMA database_list")}
     return (str(Path(files["main"]).resolve()) if files["main"] else None,)

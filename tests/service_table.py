@@ -26,6 +26,7 @@ class Served(NamedTuple):
 CLAIMS = {
     Served("postgresql", "redis", "prefork"): "PostgreSQL + Redis/Valkey",
     Served("postgresql", "rabbitmq", "prefork"): "PostgreSQL + RabbitMQ",
+    Served("mysql", "redis", "prefork"): "MariaDB + Redis/Valkey",
     Served("sqlite", "filesystem", "prefork"): "SQLite + filesystem",
     Served("postgresql", "redis", "threads"): "PostgreSQL + Redis/Valkey",
     Served("postgresql", "redis", "gevent"): "PostgreSQL + Redis/Valkey",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import MetaData, event
+from sqlalchemy import MetaData, delete, event
 from sqlalchemy.pool import QueuePool
 
 from agent_tasks.boundary import Boundary
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Where a connection may say so. On MySQL only the server may.
 _DO_NOT_WAIT_FOR_DISK = {"postgresql": "SET synchronous_commit = off", "sqlite": "PRAGMA synchronous = OFF"}
 
 #: The one run of each play.
@@ -96,14 +97,17 @@ class Stage:
         self._observing = self.runtime(None, None)
         metadata = MetaData()
         metadata.reflect(self.engine)
-        tables = [table.name for table in reversed(metadata.sorted_tables) if table.name.startswith("agent_")]
-        self._emptying = [f'DELETE FROM "{name}"' for name in tables if name != "agent_version"]  # noqa: S608
+        self._emptying = [
+            delete(table)
+            for table in reversed(metadata.sorted_tables)
+            if table.name.startswith("agent_") and table.name != "agent_version"
+        ]
 
     def empty(self) -> None:
         """Forget the play before."""
         with self.engine.connect() as connection, connection.begin():
             for statement in self._emptying:
-                connection.exec_driver_sql(statement)
+                connection.execute(statement)
         self.world.reset()
 
     def runtime(
@@ -163,11 +167,12 @@ class Stage:
 def quick_engine(url: str) -> Engine:
     """Return an engine that waits for no disk and keeps its connections: here processes die, and never the machine."""
     engine = open_engine(url, poolclass=QueuePool)
-    do_not_wait = _DO_NOT_WAIT_FOR_DISK[engine.dialect.name]
+    do_not_wait = _DO_NOT_WAIT_FOR_DISK.get(engine.dialect.name)
 
-    @event.listens_for(engine, "connect")
     def set_up(connection: Any, _record: object) -> None:
         connection.execute(do_not_wait)
         connection.commit()
 
+    if do_not_wait is not None:
+        event.listen(engine, "connect", set_up)
     return engine

@@ -28,6 +28,9 @@ from tests.agents import new_app, tool_of
 from tests.one_process import OneProcess
 from tests.waiting import wait_until
 
+#: What this is about is done with other statements on MariaDB.
+pytestmark = pytest.mark.mariadb
+
 
 class Shop(OneProcess):
     """An agent, and its caller, who has an engine and a table of orders of his own in the ledger's database."""
@@ -165,7 +168,7 @@ def test_a_savepoint_that_is_taken_back_takes_its_run_along(here: Shop, savepoin
             connection.exec_driver_sql("SAVEPOINT mine")
         run = here.order.enqueue({"cart": 1}, connection=connection)
         if savepoint_ends == "kept":
-            _ = savepoint.commit() if savepoint else connection.exec_driver_sql("RELEASE mine")
+            _ = savepoint.commit() if savepoint else connection.exec_driver_sql("RELEASE SAVEPOINT mine")
         else:
             _ = savepoint.rollback() if savepoint else connection.exec_driver_sql("ROLLBACK TO mine")
     expected = ([run.run_id], 1) if savepoint_ends == "kept" else ([], 0)
@@ -368,7 +371,8 @@ def test_another_database_is_refused(here: Shop, request: pytest.FixtureRequest,
     if here.engine.dialect.name == "sqlite":
         url = f"sqlite:///{tmp_path / 'other.db'}"
     else:
-        url = request.getfixturevalue("postgres_database")()
+        kind = "postgres" if here.engine.dialect.name == "postgresql" else "mysql"
+        url = request.getfixturevalue(f"{kind}_database")()
     upgrade(url)
     engine = create_engine(url)
     with engine.begin() as connection:

@@ -23,6 +23,9 @@ from tests.duel import RUN, Duel, Outage, duel, observed
 
 TIMEOUT = timedelta(seconds=10)
 
+#: What this is about is done with other statements on MariaDB.
+pytestmark = pytest.mark.mariadb
+
 
 class Declined(Exception):
     """The bank answered, and the answer is no."""

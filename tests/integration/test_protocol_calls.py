@@ -15,6 +15,9 @@ from tests.duel import Duel, duel
 
 TIMEOUT = timedelta(seconds=10)
 
+#: What this is about is done with other statements on MariaDB.
+pytestmark = pytest.mark.mariadb
+
 
 @pytest.fixture
 def here(database_url: str) -> Iterator[Duel]:

@@ -24,6 +24,9 @@ from tests.waiting import wait_until
 
 TIMEOUT = timedelta(seconds=10)
 
+#: What this is about is done with other statements on MariaDB.
+pytestmark = pytest.mark.mariadb
+
 
 @pytest.fixture
 def here(database_url: str) -> Iterator[Duel]:

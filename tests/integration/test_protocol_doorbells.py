@@ -16,6 +16,9 @@ from agent_tasks.testing import VendorWorld, check_invariants
 from tests.agents import agent_of, tool_of
 from tests.one_process import OneProcess
 
+#: What this is about is done with other statements on MariaDB.
+pytestmark = pytest.mark.mariadb
+
 
 @pytest.fixture
 def here(database_url: str) -> Any:

@@ -19,6 +19,9 @@ from tests.waiting import wait_until
 
 HORIZON = 11.0
 
+#: What this is about is done with other statements on MariaDB.
+pytestmark = pytest.mark.mariadb
+
 
 @pytest.fixture
 def here(database_url: str) -> Iterator[Duel]:

@@ -36,6 +36,7 @@ def graveyard_of() -> Iterator[Callable[[str], Graveyard]]:
         graveyard.close()
 
 
+@pytest.mark.mariadb
 @pytest.mark.parametrize("agent", SHORT_AGENTS)
 def test_a_zombie_doubles_no_effect_and_changes_no_state(agent: str, database_url: str) -> None:
     sample = SAMPLE if database_url.startswith("sqlite") else SAMPLE_ON_A_SERVER

@@ -33,6 +33,13 @@ def on_rabbitmq(
 
 
 @pytest.fixture
+def on_mysql(mysql_database: Callable[[], str], redis_url: str, tmp_path: Path) -> Iterator[Stage]:
+    """A stage on MariaDB and Redis or Valkey."""
+    with stage(tmp_path, {"AGENT_DATABASE_URL": mysql_database(), "AGENT_BROKER_URL": redis_url}) as made:
+        yield made
+
+
+@pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[Stage]:
     """A stage on SQLite and files, which is the default."""
     with stage(tmp_path, {}) as made:

@@ -5,6 +5,7 @@ import pytest
 PLACES = {
     "on_servers": pytest.mark.serves(ledger="postgresql", broker="redis", pool="prefork"),
     "on_rabbitmq": pytest.mark.serves(ledger="postgresql", broker="rabbitmq", pool="prefork"),
+    "on_mysql": pytest.mark.serves(ledger="mysql", broker="redis", pool="prefork"),
     "embedded": pytest.mark.serves(ledger="sqlite", broker="filesystem", pool="prefork"),
     "in_threads": pytest.mark.serves(ledger="postgresql", broker="redis", pool="threads"),
     "in_greenlets": pytest.mark.serves(ledger="postgresql", broker="redis", pool="gevent"),

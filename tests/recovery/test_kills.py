@@ -34,7 +34,7 @@ def test_a_kill_at_any_boundary_repeats_no_effect_on_postgresql_and_redis(on_ser
         kill_parents(on_servers)
 
 
-@on("embedded", "on_rabbitmq")
+@on("embedded", "on_rabbitmq", "on_mysql")
 def test_a_kill_at_any_kind_of_boundary_repeats_no_effect_elsewhere(placed: Stage) -> None:
     with placed.workers(3):
         recorded = recorded_run(placed)

@@ -559,7 +559,7 @@ CASES = [
         "a database with a typing error",
         with_settings(agent_database_url="postgres://host/agents"),
         ConfigurationError,
-        r"must name one of postgresql, sqlite, got 'postgres'\. Write postgresql\+psycopg://host/agents$",
+        r"must name one of mariadb, mysql, postgresql, sqlite, got 'postgres'\. Write postgresql\+psycopg://host/agents$",
     ),
     Case(
         "a database by its short name",

@@ -18,6 +18,9 @@ from agent_tasks.boundary import MAX_LOCK_RETRIES, Boundary, Point
 from agent_tasks.database import open_engine
 from agent_tasks.errors import LedgerUnavailable, SchemaMissing
 
+#: What this is about is done with other statements on MariaDB.
+pytestmark = pytest.mark.mariadb
+
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:

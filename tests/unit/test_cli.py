@@ -408,7 +408,7 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "a URL of another database": (
         ("runs", "list", "--url", "mongodb://host/agents"),
         exit_codes.USAGE,
-        "agent_database_url must name one of postgresql, sqlite, got 'mongodb'",
+        "agent_database_url must name one of mariadb, mysql, postgresql, sqlite, got 'mongodb'",
     ),
     "a server that does not answer": (
         ("runs", "list", "--url", "postgresql+psycopg://127.0.0.1:1/agents"),

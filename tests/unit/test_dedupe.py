@@ -11,6 +11,9 @@ import pytest
 from agent_tasks import Agent, DedupeConflict, done
 from tests.one_process import OneProcess
 
+#: What this is about is done with other statements on MariaDB.
+pytestmark = pytest.mark.mariadb
+
 
 @pytest.fixture
 def here(database_url: str) -> Iterator[OneProcess]:

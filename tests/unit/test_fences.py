@@ -25,6 +25,9 @@ RUN = "run-1"
 
 Write = Callable[[OneProcess, Connection, Attempt], Any]
 
+#: What this is about is done with other statements on MariaDB.
+pytestmark = pytest.mark.mariadb
+
 
 @pytest.fixture
 def here(database_url: str) -> Iterator[OneProcess]:

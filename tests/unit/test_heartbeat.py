@@ -18,6 +18,9 @@ from tests.waiting import wait_until
 
 Start = Callable[[], "subprocess.Popen[bytes]"]
 
+#: What this is about is done with other statements on MariaDB.
+pytestmark = pytest.mark.mariadb
+
 
 @pytest.fixture
 def here(database_url: str) -> Iterator[OneProcess]:

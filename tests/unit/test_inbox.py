@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from agent_tasks import AnswerNotAllowed, AnswerTooLate, InboxItemNotFound, RunFailed, open_inbox
+from agent_tasks.clock import MICROSECONDS
 from agent_tasks.errors import AgentTasksError, ArgumentsNotStorable
 from agent_tasks.recovery import MAX_SENDS
 from agent_tasks.states import REPLIES, Question, Reply
+from agent_tasks.suspensions import Asked
 from tests import questions
 from tests.one_process import OneProcess
 from tests.questions import STOPS, Stopped
@@ -61,6 +64,7 @@ def test_the_table_of_answers_has_every_question_and_reply() -> None:
     assert tested == {(str(question), str(reply)) for question, replies in REPLIES.items() for reply in replies}
 
 
+@pytest.mark.mariadb
 @pytest.mark.parametrize(("question", "reply", "result", "output", "requests"), ANSWERS)
 def test_an_answer_lets_the_run_go_on_or_ends_it(
     here: OneProcess, question: str, reply: str, result: Any, output: Any, requests: list[Any]
@@ -98,6 +102,27 @@ def test_an_answered_item_says_who_answered_what(here: OneProcess) -> None:
     stopped.answer("happened")
     answered = open_inbox(here.app).item(item.item_id)
     assert (answered.reply, answered.replied_by, answered.replied_why) == (Reply.HAPPENED, "kim", "looked it up")
+
+
+@pytest.mark.mariadb
+def test_a_question_that_is_asked_again_is_open_since_then_and_an_open_one_since_it_was_asked(here: OneProcess) -> None:
+    runtime, asked = here.runtime, Asked(Question.UNKNOWN, "q_1", detail={"tool": "mail"})
+
+    def ask() -> int:
+        def work(connection: Connection) -> int:
+            runtime.inbox.open(connection, "run-1", asked)
+            (item,) = runtime.inbox.items(connection)
+            return item.opened_at
+
+        runtime.clock.advance(60)
+        return runtime.boundary.commit("ask", runtime.engine, work)
+
+    first = ask()
+    assert ask() == first
+    runtime.boundary.commit(
+        "close", runtime.engine, lambda own: runtime.inbox.close_all(own, "run-1", "kim", "hand", "looked it up")
+    )
+    assert ask() >= first + 120 * MICROSECONDS
 
 
 def test_the_operation_says_who_settled_it(here: OneProcess) -> None:

@@ -20,6 +20,9 @@ from agent_tasks.observing import Observer
 from agent_tasks.schema import tables
 from tests.pages import worker_of
 
+#: What this is about is done with other statements on MariaDB.
+pytestmark = pytest.mark.mariadb
+
 
 @pytest.fixture
 def app(database_url: str) -> Iterator[Celery]:

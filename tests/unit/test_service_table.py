@@ -26,6 +26,7 @@ SERVES_SQLITE = '@pytest.mark.serves(ledger="sqlite", broker="filesystem", pool=
 PASSES = "def test_{}(): pass\n"
 PROVES_POSTGRES = SERVES_POSTGRES + '@pytest.mark.parametrize("n", [1, 2, 3])\n' + "def test_postgres(n): pass\n"
 SERVES_RABBITMQ = SERVES_POSTGRES.replace("redis", "rabbitmq")
+SERVES_MYSQL = SERVES_POSTGRES.replace("postgresql", "mysql")
 PROVES_POOLS = "".join(
     f"@pytest.mark.serves(ledger={claim.ledger!r}, broker={claim.broker!r}, pool={claim.pool!r})\n"
     + PASSES.format(claim.pool)
@@ -36,6 +37,8 @@ PROVES_ALL = (
     PROVES_POSTGRES
     + SERVES_RABBITMQ
     + PASSES.format("rabbitmq")
+    + SERVES_MYSQL
+    + PASSES.format("mysql")
     + SERVES_SQLITE
     + PASSES.format("sqlite")
     + PROVES_POOLS
@@ -62,7 +65,12 @@ class Run:
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_passed_tests_are_counted_over_all_processes(workers: str, tmp_path: Path) -> None:
     run = Run(tmp_path, PROVES_ALL, "-n", workers, ci=True)
-    assert run.rows == {"PostgreSQL + Redis/Valkey": 3, "PostgreSQL + RabbitMQ": 1, "SQLite + filesystem": 1}
+    assert run.rows == {
+        "PostgreSQL + Redis/Valkey": 3,
+        "PostgreSQL + RabbitMQ": 1,
+        "MariaDB + Redis/Valkey": 1,
+        "SQLite + filesystem": 1,
+    }
     assert run.status == 0
 
 
@@ -79,6 +87,7 @@ def test_a_skipped_or_failed_test_proves_nothing(tmp_path: Path) -> None:
     assert Run(tmp_path, tests, ci=True).rows == {
         "PostgreSQL + Redis/Valkey": 0,
         "PostgreSQL + RabbitMQ": 0,
+        "MariaDB + Redis/Valkey": 0,
         "SQLite + filesystem": 0,
     }
 

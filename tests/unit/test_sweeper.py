@@ -14,6 +14,9 @@ from tests.one_process import OneProcess
 from tests.rows import Rows
 from tests.waiting import wait_until
 
+#: What this is about is done with other statements on MariaDB.
+pytestmark = pytest.mark.mariadb
+
 
 @pytest.fixture
 def here(database_url: str) -> Iterator[OneProcess]:

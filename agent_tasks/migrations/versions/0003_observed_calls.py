@@ -1,7 +1,10 @@
 """Calls of plain tasks in observe mode."""
 
 import sqlalchemy as sa
-from alembic import context, op
+from alembic import context
+
+from agent_tasks.migrations.changes import create_table
+from checkpoint.columns import Exact
 
 revision = "0003"
 down_revision = "0002"
@@ -9,12 +12,12 @@ down_revision = "0002"
 
 def upgrade() -> None:
     """Create the table."""
-    op.create_table(
+    create_table(
         f"{context.config.attributes['prefix']}observed",
-        sa.Column("call_key", sa.String(length=40), nullable=False),
-        sa.Column("task", sa.String(length=400), nullable=False),
-        sa.Column("call", sa.String(length=400), nullable=False),
-        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("call_key", Exact(40), nullable=False),
+        sa.Column("task", Exact(400), nullable=False),
+        sa.Column("call", Exact(400), nullable=False),
+        sa.Column("state", Exact(16), nullable=False),
         sa.Column("starts", sa.Integer(), nullable=False),
         sa.Column("successes", sa.Integer(), nullable=False),
         sa.Column("after_success", sa.Integer(), nullable=False),
