@@ -270,6 +270,8 @@ class LedgerErrors:
                 f"the ledger's tables are missing or older than this release ({first_line(error)}). "
                 "Run `celery -A yourapp agent db upgrade` (or `agent-tasks db upgrade --url …`) once, then try again."
             ) from error
+        if isinstance(error, DBAPIError) and mysql.number_of(error) in mysql.OF_A_STATEMENT:
+            return
         if isinstance(error, (OperationalError, InterfaceError, PoolTimeout)) or (
             isinstance(error, DBAPIError) and error.connection_invalidated
         ):

@@ -156,9 +156,7 @@ def make_run(
             if row is None and dedupe_key is not None:
                 row = runtime.runs.find_by_dedupe_key(connection, agent, dedupe_key)
             if row is None and is_mysql(connection):
-                if dedupe_key is not None:
-                    row = runtime.runs.find_by_dedupe_key(connection, agent, dedupe_key, newest=True)
-                row = row or runtime.runs.find_newest(connection, run_id)
+                row = runtime.runs.find_unseen(connection, run_id, agent, dedupe_key)
             if row is not None:
                 return row  # else the run that refused the insert was deleted since
 

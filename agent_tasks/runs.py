@@ -245,22 +245,27 @@ class Runs:
         statement = select(self.table.c.run_id).where(self.table.c.run_id == run_id)
         return connection.execute(statement.with_for_update(read=True, key_share=True)).one_or_none() is not None
 
-    def find_by_dedupe_key(
-        self, connection: Connection, agent: str, dedupe_key: str, *, newest: bool = False
-    ) -> RowMapping | None:
-        """Return the run of an agent that owns a dedupe key; ``newest`` as for :meth:`find_newest`."""
+    def find_by_dedupe_key(self, connection: Connection, agent: str, dedupe_key: str) -> RowMapping | None:
+        """Return the run of an agent that owns a dedupe key."""
         c = self.table.c
         statement = select(self.table).where(c.agent == agent, c.dedupe_key == dedupe_key)
-        statement = statement.with_for_update(read=True) if newest else statement
         return connection.execute(statement).mappings().one_or_none()
 
-    def find_newest(self, connection: Connection, run_id: str) -> RowMapping | None:
-        """Return a run's row as it was committed last, also in a caller's transaction that reads what stood at its beginning.
+    def find_unseen(self, connection: Connection, run_id: str, agent: str, dedupe_key: str | None) -> RowMapping | None:
+        """Return the run that has a dedupe key or this id, as it was committed last.
 
-        Such a one is MySQL's usual one. Its inserts meet rows that its reads do not see.
+        A caller's transaction may read what stood at its beginning, as MySQL's do unless told otherwise, and its inserts meet
+        rows then that its reads do not see. A lock that is shared reads them.
         """
-        statement = select(self.table).where(self.table.c.run_id == run_id).with_for_update(read=True)
-        return connection.execute(statement).mappings().one_or_none()
+        c = self.table.c
+        # By the key first: of an id that is not there, the place where it would be is locked.
+        places = [] if dedupe_key is None else [(c.agent == agent, c.dedupe_key == dedupe_key)]
+        for where in (*places, (c.run_id == run_id,)):
+            statement = select(self.table).where(*where).with_for_update(read=True)
+            row: RowMapping | None = connection.execute(statement).mappings().one_or_none()
+            if row is not None:
+                return row
+        return None
 
     # -- the lease ---------------------------------------------------------------------------------------------------
 
@@ -311,9 +316,8 @@ class Runs:
     def renew(self, connection: Connection, leases: Sequence[tuple[str, int]]) -> None:
         """Renew the leases of the (run_id, fence) pairs that are still running; locked rows wait for the next time."""
         c = self.table.c
-        # The ids once more alone: MariaDB looks pairs up by no index.
-        pairs = and_(c.run_id.in_([run_id for run_id, _ in leases]), tuple_(c.run_id, c.fence).in_(leases))
-        mine = and_(pairs, c.status == RunStatus.RUNNING)
+        named = c.run_id.in_([run_id for run_id, _ in leases])  # MariaDB looks pairs up by no index
+        mine = and_(named, tuple_(c.run_id, c.fence).in_(leases), c.status == RunStatus.RUNNING)
         free = self.unheld(connection, mine)
         connection.execute(update(self.table).where(mine, free).values(due_at=self._lease_end()))
 

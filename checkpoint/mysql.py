@@ -34,6 +34,10 @@ DUPLICATE, DEADLOCK, LOCK_WAIT, CHANGED_SINCE = 1062, 1213, 1205, 1020
 #: Of a statement that names a table, or a column, that is missing; and a savepoint that is gone with its transaction.
 NO_TABLE, NO_COLUMN, NO_SAVEPOINT = 1146, 1054, 1305
 
+#: PyMySQL raises the class of a server that is not there also for what is wrong with a statement: a value that is cut, missing,
+#: raised by a trigger, out of range, or against a check.
+OF_A_STATEMENT = frozenset({1292, 1364, 1644, 1690, 3819, 4025})
+
 #: How long a statement waits for a row's lock, in seconds. The server's own 50 s outlast a lease.
 LOCK_WAIT_SECONDS = 3
 

@@ -21,7 +21,7 @@ from tests.services import ROOT
 VERSIONS = ("5.5", "5.6", "5.7")
 
 #: Extras that the marked tests need.
-EXTRAS = "postgres,redis,zstd"
+EXTRAS = "postgres,mysql,redis,zstd"
 
 
 class Environment:

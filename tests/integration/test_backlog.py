@@ -168,6 +168,7 @@ def test_more_expired_leases_and_due_waits_than_a_sweep_handles_are_all_handled(
     assert [each.woken for each in swept] == [batch, 5, 0, 0]
 
 
+@pytest.mark.mariadb
 @pytest.mark.parametrize("statement", ["expire", "wake", "rung"])
 def test_a_row_that_cannot_be_handled_keeps_no_other(
     here: OneProcess, statement: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -35,10 +35,10 @@ def here(mysql_database: Callable[[], str]) -> Iterator[Duel]:
         yield both
 
 
-@pytest.fixture
-def caller(here: Duel) -> Iterator[Engine]:
-    """A caller's own engine, as he gets it: REPEATABLE READ."""
-    engine = create_engine(here.url)
+@pytest.fixture(params=["mysql", "mariadb"])
+def caller(here: Duel, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """A caller's own engine, by either of SQLAlchemy's names, and as he gets it: REPEATABLE READ."""
+    engine = create_engine(here.runtime.engine.url.set(drivername=f"{request.param}+pymysql"))
     yield engine
     engine.dispose()
 

@@ -312,7 +312,7 @@ def test_a_run_that_cannot_be_deleted_does_not_keep_the_others(
     def refuse(run_id: str, connection: Any) -> None:
         delete(run_id, connection=connection)
         if run_id == "b":
-            connection.execute(text("UPDATE agent_runs SET agent = NULL WHERE run_id = 'b'"))  # against its constraint
+            connection.execute(text("INSERT INTO agent_runs (run_id) VALUES ('b')"))  # against every constraint
 
     monkeypatch.setattr(here.runtime.store, "delete", refuse)
     assert clean(here.runtime) == 2

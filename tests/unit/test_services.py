@@ -154,15 +154,18 @@ def test_each_postgres_database_is_new_and_empty(postgres_database: Callable[[],
         assert sqlalchemy.inspect(engine).get_table_names() == []
 
 
-def test_databases_are_dropped_even_under_an_open_connection(postgres_server: str) -> None:
-    with services.databases(postgres_server) as create:
+@pytest.mark.parametrize(("server", "gone"), [("postgres", "does not exist"), ("mysql", "Unknown database")])
+def test_databases_are_dropped_even_under_an_open_connection(
+    server: str, gone: str, request: pytest.FixtureRequest
+) -> None:
+    with services.databases(request.getfixturevalue(f"{server}_server")) as create:
         url = create()
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
         connection = engine.connect()
     with pytest.raises(sqlalchemy.exc.OperationalError):
         connection.execute(sqlalchemy.text("SELECT 1"))
     connection.invalidate()
-    with pytest.raises(sqlalchemy.exc.OperationalError, match="does not exist"):
+    with pytest.raises(sqlalchemy.exc.OperationalError, match=gone):
         engine.connect()
 
 
