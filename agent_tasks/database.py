@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import create_engine, event
@@ -9,7 +10,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
-from agent_tasks.errors import ConfigurationError, nearest
+from agent_tasks.errors import ConfigurationError, did_you_mean, nearest
 from agent_tasks.forks import ForkSafeConnection, keep_to_process
 from checkpoint import mysql
 from checkpoint.columns import MYSQL
@@ -141,6 +142,13 @@ def _open_mysql(url: URL, options: dict[str, Any]) -> Engine:
             f"agent_database_url names MySQL or MariaDB, and its driver is missing here ({error}): "
             "pip install 'celery-agent-tasks[mysql]'."
         ) from error
+    known = signature(engine.dialect.loaded_dbapi.connect).parameters
+    unknown = set(engine.dialect.create_connect_args(url)[1]) - set(known)
+    if unknown:
+        raise ConfigurationError(
+            f"agent_database_url has an option that PyMySQL does not know: {', '.join(sorted(unknown))}. Leave it out, or write "
+            f"one of its own, such as ssl_ca.{did_you_mean(min(unknown), known)}"
+        )
     keep_to_process(engine)
     event.listen(engine, "connect", _set_up_mysql)
     return engine

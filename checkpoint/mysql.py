@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
 
 from checkpoint.columns import MYSQL
 from checkpoint.errors import UnsuitableServer
@@ -97,10 +98,9 @@ def set_up(connection: Any) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')")
             check_options({name: value.upper() for name, value in cursor.fetchall()})
-            # The clock is read in UTC; a time zone with two equal hours in autumn would read it wrong.
             cursor.execute(
-                f"SET SESSION sql_mode = '{_SQL_MODE}', time_zone = '+00:00', "
-                f"innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}, {_idle_limit(product)} = {IDLE_SECONDS}"
+                f"SET SESSION sql_mode = '{_SQL_MODE}', innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}, "
+                f"{_idle_limit(product)} = {IDLE_SECONDS}"
             )
     except UnsuitableServer:
         connection.close()
@@ -126,10 +126,14 @@ def alone(connection: Connection, name: str) -> Iterator[None]:
     taken = text("SELECT GET_LOCK(:key, :seconds)"), {**key, "seconds": ANSWER_SECONDS // 10}
     while connection.execute(*taken).scalar_one() != 1:
         pass  # the other one is at work yet
+    given_back = text("SELECT RELEASE_LOCK(:key)"), key
     try:
         yield
-    finally:
-        connection.execute(text("SELECT RELEASE_LOCK(:key)"), key)
+    except BaseException:
+        with suppress(SQLAlchemyError):  # of a connection that was lost, and its lock with it
+            connection.execute(*given_back)
+        raise
+    connection.execute(*given_back)
 
 
 def product_of(greeting: str) -> str:

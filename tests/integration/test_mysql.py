@@ -75,7 +75,6 @@ def test_a_connection_is_what_the_protocol_counts_on_whatever_the_server_says(he
     assert options["character_set_client"] == "utf8mb4"
     assert options["innodb_lock_wait_timeout"] == "3"
     assert options["idle_transaction_timeout"] == "30"
-    assert options["time_zone"] == "+00:00"
     assert "STRICT_ALL_TABLES" in options["sql_mode"]
 
 
@@ -120,6 +119,24 @@ def test_a_server_that_will_not_do_is_said_to_whoever_set_its_url(
     monkeypatch.setitem(mysql.OLDEST, "MySQL", (99, 0))
     with pytest.raises(ConfigurationError, match=r"agent_database_url leads to a server that will not do: .* 99\.0"):
         upgrade(mysql_database())
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("mysql://kim@host/agents?sslmode=require", r"an option that PyMySQL does not know: sslmode\. Leave it out"),
+        ("mysql://kim@host", "must name a database, got one of a server alone"),
+        (
+            "mysql+mysqldb://kim:secret@host/agents",
+            r"must begin with mysql\+pymysql:.*Write mysql\+pymysql://kim:\*\*\*@host",
+        ),
+        ("mariadb+mysqldb://kim@host/agents", r"must begin with mariadb\+pymysql:"),
+        ("mysq://kim@host/agents", r"got 'mysq'\. Write mysql\+pymysql://kim@host/agents"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused_with_what_to_write(url: str, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        open_engine(url)
 
 
 def test_tables_of_an_engine_without_transactions_are_refused(here: Duel) -> None:
