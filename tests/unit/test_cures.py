@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,19 +74,21 @@ def test_a_call_of_a_plain_task_hears_the_same(here: OneProcess) -> None:
         pay.apply_async(task_id="call-1")
 
 
+@pytest.mark.parametrize("server", ["postgres", "mysql"])
 @pytest.mark.parametrize(
     ("change", "cure"),
     [
-        ({"database": "nowhere"}, r"create the database \(createdb NAME, .*agent db upgrade`, then try again"),
+        ({"database": "nowhere"}, r"create the database \((createdb NAME, )?.*agent db upgrade`, then try again"),
         ({"username": "nobody", "password": "x"}, "mend the user (and the password )?in agent_database_url"),
         ({"host": "no-such-host.invalid"}, "mend the host's name in agent_database_url"),
         ({"port": 1}, "check agent_database_url and the server, then try again"),
     ],
 )
 def test_what_a_wrong_url_needs_is_named(
-    postgres_database: Callable[[], str], change: dict[str, object], cure: str
+    server: str, change: dict[str, object], cure: str, request: pytest.FixtureRequest
 ) -> None:
-    engine = open_engine(make_url(postgres_database()).set(**change).render_as_string(hide_password=False))
+    url = request.getfixturevalue(f"{server}_database")()
+    engine = open_engine(make_url(url).set(**change).render_as_string(hide_password=False))
     with pytest.raises(LedgerUnavailable, match=f"did not answer at 'read': .*Nothing was read: {cure}"):
         Boundary().read(engine, lambda connection: connection.exec_driver_sql("SELECT 1"))
     engine.dispose()
