@@ -25,6 +25,7 @@ _PLANNED = "tests/integration/test_planned_calls.py"
 _COALESCE = "tests/unit/test_coalesce.py"
 _PROGRESS = "tests/integration/test_progress.py"
 _WAITS = "tests/integration/test_waits.py"
+_MYSQL = "tests/integration/test_mysql.py"
 
 _OVERTAKEN = "test_an_attempt_whose_fence_differs_in_one_word_writes_nothing"
 _NOT_AS_KNOWN = "test_a_run_that_is_not_as_its_attempt_knows_it_is_left_to_the_longer_way"
@@ -740,5 +741,38 @@ MUTANTS = [
         " >= how.seconds or runtime.slots.stopping:",
         " >= how.seconds:",
         (f"{_COALESCE}::test_a_worker_that_is_told_to_stop_begins_no_more_steps_and_rings",),
+    ),
+    # -- MariaDB and MySQL
+    Mutant(
+        "the statement of a claim that waits for the row writes the lease's end on MariaDB",
+        "I10",
+        "agent_tasks/runs.py",
+        "            self.find(connection, run_id, lock=True)\n            taken",
+        "            taken",
+        (f"{_MYSQL}::test_a_claim_that_waited_for_the_row_has_all_of_its_lease",),
+    ),
+    Mutant(
+        "a transactional body goes on after MariaDB took its transaction back",
+        "I5",
+        "agent_tasks/transactional.py",
+        "        if number_of(error) != NO_SAVEPOINT:\n            raise\n",
+        "        return\n",
+        (f"{_MYSQL}::test_a_body_that_catches_a_deadlock_and_goes_on_fails_as_a_whole",),
+    ),
+    Mutant(
+        "a caller goes on after MariaDB took his transaction back",
+        "I7",
+        "agent_tasks/joining.py",
+        "            self.connection.invalidate(error)",
+        "            pass",
+        (f"{_MYSQL}::test_a_deadlock_in_a_callers_transaction_ends_all_of_it[mysql-connection]",),
+    ),
+    Mutant(
+        "a transaction goes on after a wait for a lock that was too long for MariaDB",
+        "I7",
+        "agent_tasks/boundary.py",
+        "        return number in _LOCK_NUMBERS",
+        "        return number == mysql.DEADLOCK",
+        (f"{_MYSQL}::test_a_lost_wait_for_a_lock_undoes_the_whole_transaction_and_not_its_last_statement",),
     ),
 ]
