@@ -330,7 +330,7 @@ class Runs:
         *,
         step: str,
         queue: str,
-        protocol: int,
+        protocol: int | None = None,
         until: int | None = None,
         waiting_for: str | None = None,
     ) -> bool:
@@ -342,14 +342,15 @@ class Runs:
             step: the next one.
             queue: of its doorbell.
             protocol: of the releases that know such a step; the run is nothing for a worker of an older one from now on, since
-                a line may begin before such a step again.
+                a line may begin before such a step again. None leaves that as it is.
             until: the run waits until then, in microseconds on the database's clock.
             waiting_for: in words.
         """
         values = advanced(attempt.seq, step, queue, self.ring_again())
         if until is not None:
             values.update(status=RunStatus.WAITING, due_at=until, waiting_for=waiting_for)
-        return self._leave(connection, attempt, **values, protocol=protocol)
+        known_to = {} if protocol is None else {"protocol": protocol}
+        return self._leave(connection, attempt, **values, **known_to)
 
     def ask_again(self, connection: Connection, attempt: Attempt, until: int, reason: str) -> bool:
         """Let the run wait for the next question of a check that said no; False if the attempt does not own it.
