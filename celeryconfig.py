@@ -120,8 +120,9 @@ timezone = "UTC"
 # What the names of the ledger's tables start with.
 agent_table_prefix = _setting("AGENT_TABLE_PREFIX", "agent_")
 
-# How long a run stays with a worker that is not heard of. This and agent_sweep_seconds bound the pause after a host is
-# lost; a dead child is noticed within half a second.
+# How long a run stays with a worker that is not heard of; a dead child is noticed within half a second. After a host is
+# lost, another worker takes its runs over within this and agent_sweep_seconds. The only worker, started again, takes
+# about half as long again: it looks on for a whole lease first, so that owners which live can say so.
 agent_lease_seconds = _seconds("AGENT_LEASE_SECONDS", 15.0)
 
 # Pause between two looks of the sweeper for what is due, lost or stuck.

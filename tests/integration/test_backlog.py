@@ -17,6 +17,7 @@ from agent_tasks.runtime import Runtime
 from agent_tasks.states import RunStatus
 from agent_tasks.sweeper import Sweeper
 from tests.agents import new_app
+from tests.apps import close
 from tests.one_process import OneProcess
 from tests.rows import Rows
 
@@ -131,7 +132,7 @@ def test_the_queue_of_a_real_broker_stays_short(redis_url: str, tmp_path: Any) -
         sweep_for_an_hour(here.runtime, pause_seconds=120)
         with app.connection_for_read() as connection:
             length = connection.default_channel.client.llen("steps")
-        app.close()
+        close(app)
     assert count <= length <= MOST_DOORBELLS * count
 
 

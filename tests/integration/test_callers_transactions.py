@@ -25,6 +25,7 @@ from agent_tasks.sweeper import Sweeper
 from agent_tasks.testing import VendorWorld, check_invariants, explore_crashes
 from agent_tasks.testing.faults import Crash
 from tests.agents import new_app, tool_of
+from tests.apps import close
 from tests.one_process import OneProcess
 from tests.waiting import wait_until
 
@@ -429,7 +430,7 @@ def greet(here: Shop) -> Iterator[Any]:
     state = AppState.of(app)
     state.use_runtime(here.runtime)
     yield greet
-    app.close()
+    close(app)
 
 
 def test_a_plain_task_is_called_in_its_callers_transaction(here: Shop, greet: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -84,3 +85,10 @@ def placed(where: str, request: pytest.FixtureRequest) -> Stage:
     """The stage that `on_each` names."""
     found: Stage = request.getfixturevalue(where)
     return found
+
+
+@pytest.fixture(autouse=True)
+def _rubbish() -> Iterator[None]:
+    """Collect garbage at the end of each test, so that what it left open is its own failure and not a later test's."""
+    yield
+    gc.collect()

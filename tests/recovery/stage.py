@@ -25,6 +25,7 @@ from agent_tasks.migrate import upgrade
 from agent_tasks.states import FINISHED, RunStatus
 from agent_tasks.testing import check_invariants
 from agent_tasks.testing.kills import KILLS_VARIABLE, Kills
+from tests.apps import close
 from tests.recovery.app import FOLDER_VARIABLE, SHOP_VARIABLE, books, build
 from tests.recovery.fleet import Fleet, fleet
 from tests.waiting import wait_until
@@ -260,4 +261,4 @@ def stage(
             yield made
         finally:
             made.runtime.engine.dispose()
-            made.app.close()
+            close(made.app)

@@ -17,6 +17,7 @@ from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
 from agent_tasks.states import FINISHED
 from agent_tasks.testing import check_invariants
+from tests.apps import close
 from tests.recovery.fleet import Fleet
 from tests.recovery.stage import SHORT
 from tests.waiting import wait_until
@@ -82,5 +83,5 @@ def test_a_batch_that_is_killed_half_way_goes_on_and_repeats_nothing(
             assert check_invariants(connection) == []
     finally:
         runtime.engine.dispose()
-        module.app.close()
+        close(module.app)
         del sys.modules["tests.recovery.batch_app"]

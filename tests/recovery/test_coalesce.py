@@ -22,6 +22,7 @@ from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
 from agent_tasks.states import FINISHED, RunStatus
 from agent_tasks.testing import check_invariants
+from tests.apps import close
 from tests.recovery.fleet import Fleet
 from tests.recovery.places import on, on_each
 from tests.recovery.stage import SHORT
@@ -89,7 +90,7 @@ def at(folder: Path, services: dict[str, str], pool: str = "prefork") -> Iterato
             yield Place(folder, environ, module, pool)
         finally:
             runtime.engine.dispose()
-            module.app.close()
+            close(module.app)
             del sys.modules["tests.recovery.coalesce_app"]
 
 

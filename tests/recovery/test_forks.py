@@ -16,6 +16,7 @@ from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
 from agent_tasks.states import FINISHED, RunStatus
 from agent_tasks.testing import check_invariants
+from tests.apps import close
 from tests.recovery.fleet import Fleet
 from tests.recovery.stage import SHORT
 from tests.waiting import wait_until
@@ -62,7 +63,7 @@ def place(postgres_database: Callable[[], str], redis_url: str, tmp_path: Path) 
             yield made
     finally:
         made.runtime.engine.dispose()
-        made.app.close()
+        close(made.app)
         del sys.modules["tests.recovery.fork_app"]
 
 

@@ -16,6 +16,7 @@ from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
 from agent_tasks.states import FINISHED, RunStatus
 from agent_tasks.testing import check_invariants
+from tests.apps import close
 from tests.recovery.fleet import Fleet
 from tests.recovery.stage import SHORT
 from tests.waiting import wait_until
@@ -90,5 +91,5 @@ def test_a_long_step_that_is_killed_goes_on_from_its_progress_and_its_run_waits_
             assert check_invariants(connection) == []
     finally:
         runtime.engine.dispose()
-        module.app.close()
+        close(module.app)
         del sys.modules["tests.recovery.long_app"]

@@ -17,6 +17,7 @@ import pytest
 
 from agent_tasks.migrate import upgrade
 from tests import services
+from tests.apps import close
 from tests.recovery.fleet import ROOT, Fleet
 from tests.recovery.plain_app import FOLDER_VARIABLE, Outside
 from tests.waiting import wait_until
@@ -61,7 +62,7 @@ def place(folder: Path, database: str, broker: str, results: str) -> Iterator[Pl
         with Fleet([environ], folder / "logs", app="tests.recovery.observed_app"):
             wait_until(lambda: app.control.ping(timeout=1, limit=1), "the worker listens", LIMIT)
             yield Place(folder, environ, app)
-        app.close()
+        close(app)
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from agent_tasks.states import FINISHED, OperationStatus, RunStatus
 from agent_tasks.testing import check_invariants
 from agent_tasks.testing.kills import KILLS_VARIABLE, Crossing, Kill, Kills
 from tests import services
+from tests.apps import close
 from tests.recovery.fleet import Fleet
 from tests.recovery.plain_app import FOLDER_VARIABLE, OTHER_QUEUE, Outside, build
 from tests.recovery.stage import SHORT
@@ -117,7 +118,7 @@ def place(postgres_server: str, redis_server: str, tmp_path_factory: pytest.Temp
             with made.runtime.engine.connect() as connection:
                 assert check_invariants(connection) == []
         made.runtime.engine.dispose()
-        made.app.close()
+        close(made.app)
 
 
 @pytest.fixture
@@ -331,7 +332,7 @@ def test_a_message_by_name_becomes_a_run_when_it_is_received(place: Place, word:
     assert place.outside.happened(word) == 1
     with pytest.raises(TypeError, match="missing a required argument"):
         elsewhere.send_task("shop.pay", (), queue=queue).get(timeout=LIMIT)
-    elsewhere.close()
+    close(elsewhere)
 
 
 @row("`app.send_task(name)`")

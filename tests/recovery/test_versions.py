@@ -19,6 +19,7 @@ def test_kills_crashes_and_time_limits_repeat_no_effect(embedded: Stage) -> None
     with embedded.workers(busy, busy, concurrency=2) as workers:
         embedded.enqueue("child")
         embedded.enqueue("worker")
+        embedded.finish(["child", "worker"])  # first: a killed worker ends the other hangs before their limits do
         embedded.enqueue("ends", misdeed=("after book", "MemoryError"))
         embedded.enqueue("hurried", agent="hurried", misdeed=("after note", "hang"))
         embedded.enqueue("limited", agent="limited", misdeed=("before create_order", "hang"))

@@ -13,6 +13,7 @@ import pytest
 
 from agent_tasks.integration import AppState
 from agent_tasks.states import RunStatus
+from tests.apps import close
 from tests.pages import ROOT, Page, worker_of
 
 
@@ -70,4 +71,4 @@ def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert names["offer"].apply(("kim", "tea")).get() == {"to": "kim", "words": "tea costs 5 cents today"}
     assert [place for place, _ in vendor.posted] == ["payments", "payments", "refunds", "mails"]
     runtime.engine.dispose()
-    names["app"].close()
+    close(names["app"])

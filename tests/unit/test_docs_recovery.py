@@ -9,6 +9,7 @@ import pytest
 
 from agent_tasks import RunFailed
 from agent_tasks.integration import AppState
+from tests.apps import close
 from tests.pages import ROOT, Page, worker_of
 
 
@@ -35,4 +36,4 @@ def test_the_run_of_the_page_fails_is_resumed_three_times_and_meets_the_same_cod
     assert [(operation.tool, operation.attempts) for operation in run.operations()] == [("price_of", 2)]
     assert names["cart_is_whole"]({}) == "the cart is gone"
     AppState.of(names["app"]).runtime.engine.dispose()
-    names["app"].close()
+    close(names["app"])

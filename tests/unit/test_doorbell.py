@@ -14,6 +14,7 @@ from agent_tasks import Agent, done
 from agent_tasks.boundary import Boundary, Point
 from agent_tasks.config import Settings
 from agent_tasks.doorbell import RING_HEADER, CeleryBell, InlineBell, Ring
+from tests.apps import close
 
 pytestmark = pytest.mark.versions
 
@@ -39,7 +40,7 @@ def bell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CeleryBell]
             "control_folder": str(folders["control"]),
         }
     yield CeleryBell(app, Boundary(), SETTINGS)
-    app.close()
+    close(app)
 
 
 def heard(bell: CeleryBell, queue: str) -> list[Any]:
@@ -156,7 +157,7 @@ def test_redis_counts_the_doorbells_of_every_priority(redis_url: str, queue: str
     for number in range(3):
         bell.ring(Ring(f"run-{number}", 1, "shop", "order", queue, priority))
     assert bell.depth(queue) == 3
-    app.close()
+    close(app)
 
 
 # -- a broker that is away ----------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ def away() -> Iterator[CeleryBell]:
     """A bell whose broker nobody runs."""
     app = Celery("rings", broker="redis://127.0.0.1:1/0", set_as_current=False)
     yield CeleryBell(app, Boundary(), SETTINGS)
-    app.close()
+    close(app)
 
 
 def test_a_broker_that_is_away_cannot_count_and_fails_nobody(away: CeleryBell, queue: str) -> None:

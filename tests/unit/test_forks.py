@@ -13,6 +13,7 @@ from agent_tasks.database import open_engine
 from agent_tasks.forks import ForkSafeConnection
 from agent_tasks.integration import AppState
 from tests.agents import new_app
+from tests.apps import close
 
 
 def fork() -> int:
@@ -94,4 +95,4 @@ def test_a_child_rings_on_a_connection_of_its_own_and_its_parent_on_the_one_it_h
         os._exit(int(connection() is before))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert connection() is before
-    app.close()
+    close(app)

@@ -18,6 +18,7 @@ from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
 from agent_tasks.observing import Observer
 from agent_tasks.schema import tables
+from tests.apps import close
 from tests.pages import worker_of
 
 #: What this is about is done with other statements on MariaDB.
@@ -32,7 +33,7 @@ def app(database_url: str) -> Iterator[Celery]:
     yield app
     if (observer := vars(app).get("_agent_tasks_observer")) is not None and observer._engine is not None:
         observer._engine.dispose()
-    app.close()
+    close(app)
 
 
 def deliver(task: Any, *args: Any, task_id: str = "id-1", **kwargs: Any) -> Any:

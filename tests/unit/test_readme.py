@@ -13,6 +13,7 @@ import celery
 import pytest
 
 from agent_tasks.integration import AppState
+from tests.apps import close
 from tests.pages import ROOT, Page, pages, worker_of
 
 
@@ -69,7 +70,7 @@ def test_the_examples_of_the_readme_make_a_run_that_a_worker_ends_and_run_in_pro
     assert (charged["order"], charged["cents"]) == ("o-1", 600)
     assert names["pay"].apply(("o-1", 300)).get()["cents"] == 300
     AppState.of(names["app"]).runtime.engine.dispose()
-    names["app"].close()
+    close(names["app"])
 
 
 def test_every_file_that_the_docs_link_to_is_there() -> None:

@@ -15,6 +15,7 @@ from celery.signals import setup_logging
 from agent_tasks import Agent, AgentTask, done
 from agent_tasks.doorbell import RING_HEADER
 from agent_tasks.states import RunStatus
+from tests.apps import close
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.versions
@@ -73,7 +74,7 @@ def test_messages_that_are_no_doorbells_are_acked_with_a_line_each(
     ] == []
     assert order.runtime.bell.depth(queue) == 0  # a worker that stops gives back what it has not acked
     order.runtime.engine.dispose()
-    app.close()
+    close(app)
 
 
 @pytest.mark.usefixtures("untouched_logging")
@@ -121,4 +122,4 @@ def test_an_interrupt_that_a_body_raises_takes_neither_a_worker_along_nor_one_of
         wait_until(lambda: [run.status for run in lost] == [RunStatus.NEEDS_ATTENTION] * 2, "both are parked")
         assert order.enqueue({"cart": 7}).get(timeout=30) == 7
     order.runtime.engine.dispose()
-    app.close()
+    close(app)
