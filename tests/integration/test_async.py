@@ -207,7 +207,7 @@ def test_a_step_that_ends_in_what_ends_a_process_leaves_the_loop_to_others(here:
 
 
 def test_the_deadline_of_a_tool_cancels_its_body_and_the_step_sees_no_doubt(here: Duel) -> None:
-    hang, seen = hanging(here, timeout=timedelta(seconds=0.2)), []
+    hang, seen = hanging(here, timeout=timedelta(seconds=1)), []
 
     async def send(_state: Any) -> Any:
         try:
@@ -239,10 +239,11 @@ def test_the_parent_sees_a_body_that_overstays_as_no_cancel_stops_it(
     here: Duel, way: Callable[[Any], Any], gives_up: bool
 ) -> None:
     """In prefork it kills the process then. A call that ended before that would be done again beside the old one."""
-    overdue, goes_on = threading.Event(), threading.Event()
+    overdue, goes_on, begun = threading.Event(), threading.Event(), asyncio.Event()
 
-    @tool(effect="manual", timeout=timedelta(seconds=0.2), settle=timedelta(seconds=5), key=lambda: "once")
+    @tool(effect="manual", timeout=timedelta(seconds=1), settle=timedelta(seconds=5), key=lambda: "once")
     async def charge() -> None:
+        begun.set()
         await way(lambda: goes_on.wait(30))
 
     def look() -> None:
@@ -257,7 +258,9 @@ def test_the_parent_sees_a_body_that_overstays_as_no_cancel_stops_it(
 
     async def send(_state: Any) -> Any:
         if gives_up:
-            await asyncio.wait_for(charge(), 0.1)
+            calling = asyncio.create_task(charge())
+            await begun.wait()
+            await asyncio.wait_for(calling, 0.01)
         return done(await charge())
 
     watcher = threading.Thread(target=look)

@@ -434,13 +434,15 @@ def test_a_read_that_takes_its_worker_along_ends_the_attempt_whatever_the_batch_
 def test_a_doubt_ends_the_step_after_the_others_have_ended_and_no_code_of_it_sees_the_doubt(
     here: Duel, on_error: str
 ) -> None:
-    doubted, ended = threading.Event(), []
+    begun, doubted, ended = threading.Event(), threading.Event(), []
 
     def time_out(what: str) -> str:
         if what == "b":
+            assert begun.wait(60)
             doubted.set()
             raise TimeoutError
         if what == "a":
+            begun.set()
             assert doubted.wait(60)
             wait_until(lambda: statuses(here)["b"] == "unknown")
         ended.append(what)
