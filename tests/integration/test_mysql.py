@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, OperationalError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from agent_tasks import Operation, RunFailed, done, tool
 from agent_tasks import boundary as module
@@ -65,8 +67,12 @@ def waits(here: Duel) -> bool:
 # -- connections ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_connection_is_what_the_protocol_counts_on_whatever_the_server_says(here: Duel) -> None:
-    with here.runtime.engine.connect() as connection:
+@pytest.mark.parametrize("without", [(), ("ssl_disabled",)], ids=["as the tests connect", "as PyMySQL does by itself"])
+def test_a_connection_is_what_the_protocol_counts_on_whatever_the_server_says(
+    here: Duel, without: tuple[str, ...]
+) -> None:
+    url = make_url(here.url).difference_update_query(without).render_as_string(hide_password=False)
+    with open_engine(url, poolclass=NullPool).connect() as connection:
         options = dict(tuple(row) for row in connection.exec_driver_sql("SHOW SESSION VARIABLES"))
         its = connection.connection.dbapi_connection._sock  # type: ignore[union-attr]
         assert its.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 15_000
@@ -305,6 +311,7 @@ def shape(engine: Engine) -> dict[str, Any]:
 # -- a caller's transaction -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(60)  # who does not see it asks for ever
 def test_a_caller_who_reads_a_snapshot_finds_the_run_that_was_made_since(here: Duel, caller: Engine) -> None:
     order = here.agent(pay=lambda _state: done())
     with caller.begin() as connection:

@@ -26,6 +26,7 @@ _COALESCE = "tests/unit/test_coalesce.py"
 _PROGRESS = "tests/integration/test_progress.py"
 _WAITS = "tests/integration/test_waits.py"
 _MYSQL = "tests/integration/test_mysql.py"
+_BACKLOG = "tests/integration/test_backlog.py"
 
 _OVERTAKEN = "test_an_attempt_whose_fence_differs_in_one_word_writes_nothing"
 _NOT_AS_KNOWN = "test_a_run_that_is_not_as_its_attempt_knows_it_is_left_to_the_longer_way"
@@ -774,5 +775,29 @@ MUTANTS = [
         "        return number in _LOCK_NUMBERS",
         "        return number == mysql.DEADLOCK",
         (f"{_MYSQL}::test_a_lost_wait_for_a_lock_undoes_the_whole_transaction_and_not_its_last_statement",),
+    ),
+    Mutant(
+        "a row that MariaDB refuses is taken for a server that is away",
+        "I9",
+        "agent_tasks/boundary.py",
+        "        if isinstance(error, DBAPIError) and mysql.number_of(error) in mysql.OF_A_STATEMENT:\n            return\n",
+        "",
+        (f"{_BACKLOG}::test_a_row_that_cannot_be_handled_keeps_no_other[mysql-expire]",),
+    ),
+    Mutant(
+        "a run that the caller's snapshot hides is looked for in that snapshot",
+        "I4",
+        "agent_tasks/runs.py",
+        "select(self.table).where(*where).with_for_update(read=True)",
+        "select(self.table).where(*where)",
+        (f"{_MYSQL}::test_a_caller_who_reads_a_snapshot_finds_the_run_that_was_made_since[mysql]",),
+    ),
+    Mutant(
+        "a connection by SQLAlchemy's other name is taken for one of another database",
+        "I4",
+        "checkpoint/columns.py",
+        'MYSQL = frozenset({"mysql", "mariadb"})',
+        'MYSQL = frozenset({"mysql"})',
+        (f"{_MYSQL}::test_a_caller_who_reads_a_snapshot_finds_the_run_that_was_made_since[mariadb]",),
     ),
 ]
