@@ -28,7 +28,7 @@ class Attack(NamedTuple):
     Attributes:
         kind: ``pairs``, ``zombies`` or ``bodies``.
         subject: the agent; for bodies ``name, effect, vendor``.
-        database: ``sqlite``, or URL of a PostgreSQL server.
+        database: ``sqlite``, or URL of a PostgreSQL or MariaDB server.
         sample: schedules to draw, or None for all.
         seed: of the draw.
     """
@@ -120,14 +120,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, metavar="N", help="schedules to draw for each subject")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="of the draw")
     parser.add_argument("--only", default="", metavar="TEXT", help="subjects whose name holds this")
-    parser.add_argument(
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
         "--postgresql", action="store_true", help="on the PostgreSQL server of the tests; else on SQLite"
     )
+    where.add_argument("--mariadb", action="store_true", help="on their MariaDB server")
     parser.add_argument("--jobs", type=int, default=2, help="processes at work")
     parser.add_argument("--report", type=Path, help="write REPORT.json and REPORT.md")
     chosen = parser.parse_args(arguments)
     with services.session_folder() as folder:
-        database = services.find("postgresql", folder) if chosen.postgresql else "sqlite"
+        service = "postgresql" if chosen.postgresql else "mysql" if chosen.mariadb else None
+        database = services.find(service, folder) if service else "sqlite"
         attacks = [
             Attack(kind, subject, database, None if chosen.full else chosen.sample or sample, chosen.seed)
             for kind, (subjects, sample) in KINDS.items()
@@ -138,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
     said = {
         "kind": chosen.kind,
         "only": chosen.only,
-        "database": "PostgreSQL" if chosen.postgresql else "SQLite",
+        "database": "PostgreSQL" if chosen.postgresql else "MariaDB" if chosen.mariadb else "SQLite",
         "seed": None if chosen.full else chosen.seed,
         "sample": None if chosen.full else chosen.sample,
         "attacks": found,
@@ -160,7 +163,7 @@ def as_markdown(said: dict[str, Any]) -> str:
     drawn = ["--full"] if said["seed"] is None else [f"--seed {said['seed']}"]
     drawn += [f"--sample {said['sample']}"] if said["sample"] else []
     drawn += [f"--only {said['only']}"] if said["only"] else []
-    drawn += ["--postgresql"] if said["database"] == "PostgreSQL" else []
+    drawn += [f"--{said['database'].lower()}"] if said["database"] != "SQLite" else []
     rows = [
         f"| {name} | {found['ending']['status']} | {found['crossings']} | {found['schedules']} | {found['met_an_open_attempt']} | {len(found['wrong'])} |"
         for name, found in said["attacks"].items()
