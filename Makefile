@@ -35,7 +35,7 @@ demo: $(INSTALLED) ## kill workers at the worst moments and see what the outside
 	@$(BIN)/python -m agent_tasks.demo $(ARGS)
 
 test: $(INSTALLED) ## run all tests on real services
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 lint: $(INSTALLED) ## style, and who may import whom
 	$(BIN)/python -m ruff check $(CHECKED)
