@@ -88,6 +88,10 @@ class Clock:
         seconds = time.monotonic() if _LOCAL_CLOCK is None else time.clock_gettime(_LOCAL_CLOCK)
         return seconds + self._offset_seconds
 
+    def pause(self, seconds: float) -> None:
+        """Let so many seconds pass before something is tried again."""
+        time.sleep(seconds)
+
     def advance(self, seconds: float) -> None:
         """Move this clock, for tests."""
         self._offset_seconds += seconds

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -181,7 +180,7 @@ class Coordinator:
             try:
                 return ask()
             except LedgerUnavailable:
-                time.sleep(_CLAIM_PAUSE_SECONDS)
+                self.runtime.clock.pause(_CLAIM_PAUSE_SECONDS)
         return ask()
 
     def _park(self, agent: Agent, row: Mapping[Any, Any], slot: Slot, ask: Ask) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import reprlib
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -229,7 +228,7 @@ def _send(runtime: Runtime, work: Any) -> RowMapping:
         except LedgerUnavailable as error:
             if not error.ambiguous or tried == _TRIES - 1:
                 raise
-            time.sleep(_PAUSE_SECONDS)
+            runtime.clock.pause(_PAUSE_SECONDS)
         else:
             return row
     raise AssertionError("unreachable")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from billiard.exceptions import SoftTimeLimitExceeded
@@ -69,7 +68,7 @@ class Recorder:
         while True:
             try:
                 if pause:
-                    time.sleep(pause)
+                    self.runtime.clock.pause(pause)
                 done = None if at_once is None else at_once()
                 return self.runtime.boundary.commit(name, place or self.runtime.engine, work) if done is None else done
             except SoftTimeLimitExceeded:

@@ -41,7 +41,7 @@ RUN_ID = "explored"
 
 
 class StillClock(Clock):
-    """Moves by :meth:`advance` and by nothing else: on a busy machine, too, a play takes the way that its schedule says.
+    """Moves by :meth:`advance` and by :meth:`pause`, at once: on a busy machine, too, a play takes the way of its schedule.
 
     Each reading is a microsecond later than the one before, so that what happened later has a later date.
     """
@@ -60,6 +60,10 @@ class StillClock(Clock):
         """See :class:`~agent_tasks.clock.Clock`."""
         self._readings += 1
         return int((self._started + self._offset_seconds + seconds) * MICROSECONDS) + self._readings
+
+    def pause(self, seconds: float) -> None:
+        """See :class:`~agent_tasks.clock.Clock`; nobody waits for it."""
+        self.advance(seconds)
 
     def local(self) -> float:
         """See :class:`~agent_tasks.clock.Clock`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,17 @@ def world() -> VendorWorld:
 @pytest.fixture
 def order(world: VendorWorld) -> Tool[..., Any]:
     return tool_of("keyed", world)
+
+
+def test_nobody_waits_for_the_pause_before_an_answer_is_asked_for_again(
+    order: Tool[..., Any], world: VendorWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    found = explored(lambda _state: done(order("tea")), order, world=world, brokers=(), lost_answers=True)
+    assert not found.failures, found.report()
+    assert {schedule.point.name for schedule in found.schedules} >= {"enqueue", "claim", "intent", "outcome", "step"}
+    assert slept == []
 
 
 # -- agents that are simply broken ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, select, text
 
 from agent_tasks.clock import OFFSET_VARIABLE, Clock, microseconds
 from agent_tasks.database import open_engine
+from agent_tasks.testing.stage import StillClock
 from tests.waiting import wait_until
 
 
@@ -52,6 +53,14 @@ def test_an_advanced_clock_is_ahead_in_the_database_and_here(engine: Engine) -> 
     with engine.connect() as connection:
         ahead, now = connection.execute(select(clock.now(), true.now())).one()
     assert ahead - now == pytest.approx(3660e6, abs=2e3)
+
+
+def test_a_pause_on_a_clock_that_stands_still_moves_it_by_as_much_at_once() -> None:
+    clock = StillClock()
+    before = clock.local(), clock.offset(0)
+    clock.pause(3600)
+    assert clock.local() - before[0] == pytest.approx(3600, abs=1e-3)
+    assert clock.offset(0) - before[1] == pytest.approx(3600e6, abs=2)
 
 
 def test_the_clock_goes_on_within_a_transaction(engine: Engine) -> None:
