@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Reject
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from agent_tasks.cancelling import revoke
 from agent_tasks.coordinator import Coordinator
@@ -37,6 +37,7 @@ from agent_tasks.schema import is_id
 from agent_tasks.states import FINISHED, RunStatus
 from agent_tasks.submitting import seconds_until
 from agent_tasks.task import HEARD_KEY, REVOKED_KEY
+from agent_tasks.troubles import first_line
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
 
@@ -98,9 +99,9 @@ def answer(task: Task, job: PlainJob) -> Answer:
                 return refused
             is_kept = True
         return _work(task, job, runtime, str(request.id))
-    except LedgerUnavailable as error:
+    except (LedgerUnavailable, SQLAlchemyError) as error:
         extra = {"action": "ledger_unavailable", "run_id": request.id}
-        logger.warning("doorbell of run %s: %s", request.id, error, extra=extra)
+        logger.warning("doorbell of run %s: %s", request.id, first_line(error), extra=extra)
         if not is_kept:
             time.sleep(_REQUEUE_PAUSE_SECONDS)
             raise Reject(error, requeue=True) from error
@@ -156,9 +157,11 @@ def tell_that_result_is_stored(task: Task) -> None:
     stored = partial(runtime.decisions.result_stored, run_id=request.id, finished_at=finished_at)
     try:
         runtime.boundary.commit("result", runtime.engine, stored)
-    except AgentTasksError as error:
+    except (AgentTasksError, SQLAlchemyError) as error:
         extra = {"action": "ledger_unavailable", "run_id": request.id}
-        logger.warning("run %s: its result is stored, and is stored again: %s", request.id, error, extra=extra)
+        logger.warning(
+            "run %s: its result is stored, and is stored again: %s", request.id, first_line(error), extra=extra
+        )
 
 
 def _is_doorbell(request: Any) -> bool:

@@ -13,13 +13,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from agent_tasks import troubles
 from agent_tasks.children import EndingChildren
 from agent_tasks.cures import cure_of
+from agent_tasks.database import begin_anew
 from agent_tasks.errors import LedgerUnavailable, SchemaMissing
 from agent_tasks.single import Borrowed
+from agent_tasks.troubles import first_line
 from checkpoint import mysql
 
 if TYPE_CHECKING:
@@ -32,14 +34,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How often a transaction that lost a race for locks is run again, as a whole.
+#: How often a transaction that lost a race for locks, or whose connection knew its statements no more, is run again, as a whole.
 MAX_LOCK_RETRIES = 10
-
-#: PostgreSQL: serialization failure, deadlock, lock not available.
-_LOCK_SQLSTATES = frozenset({"40001", "40P01", "55P03"})
-
-#: MySQL: the same three. A wait that took too long has undone its statement alone; a whole transaction is begun anew here.
-_LOCK_NUMBERS = frozenset({mysql.CHANGED_SINCE, mysql.DEADLOCK, mysql.LOCK_WAIT})
 
 #: How a connection is told that it only reads; SQLite must not queue for its write lock then.
 _READING: dict[str, dict[str, Any]] = {
@@ -140,8 +136,15 @@ class Boundary:
 
         Elsewhere each has a snapshot of its own in any case, under READ COMMITTED, and so needs no transaction.
         """
-        with LedgerErrors("read"), _connected(engine, **_READING[engine.dialect.name]) as connection:
-            return work(connection)
+
+        def once() -> T:
+            with (
+                LedgerErrors("read", engine, runs_again=True),
+                _connected(engine, **_READING[engine.dialect.name]) as connection,
+            ):
+                return work(connection)
+
+        return self._until_it_runs("read", once)
 
     def at_once(self, name: str, engine: Engine, statement: Single, values: Mapping[str, Any]) -> Any:
         """Carry out one statement that is a transaction of its own.
@@ -154,13 +157,15 @@ class Boundary:
 
         Returns:
             The row that it returned; None if it changed nothing, and was not seen to: a race for locks that was lost is
-            the longer way's to win.
+            the longer way's to win, and a connection that did not know the statement any more is the longer way's to
+            replace.
 
         Raises:
-            LedgerUnavailable: the connection broke; ``ambiguous`` says if the statement may have been carried out.
+            LedgerUnavailable: the connection broke, or the database takes no writes; ``ambiguous`` says if the statement may
+                have been carried out.
             SchemaMissing: the tables are not there.
         """
-        errors = LedgerErrors(name)
+        errors = LedgerErrors(name, engine, runs_again=True)
         try:
             with errors, Borrowed(engine) as borrowed:
                 self._cross("commit", name, "before")
@@ -169,7 +174,7 @@ class Boundary:
                 if row is not None:
                     self._cross("commit", name, "after")
         except DBAPIError as error:
-            if not lost_a_race(error):
+            if not troubles.runs_again(error):
                 raise
             return None
         return row
@@ -193,22 +198,10 @@ class Boundary:
                 if the commit may have happened.
             SchemaMissing: the tables are not there.
         """
-        for tried in range(MAX_LOCK_RETRIES + 1):
-            try:
-                return self._commit_once(name, engine, work)
-            except DBAPIError as error:
-                if not lost_a_race(error):
-                    raise
-                if tried == MAX_LOCK_RETRIES:
-                    raise LedgerUnavailable(
-                        f"the ledger's database was too busy at {name!r}: {first_line(error)}. Others held its locks "
-                        f"through {tried + 1} tries; nothing was written. Try again."
-                    ) from error
-            time.sleep(random.uniform(0, 0.01 * 2 ** min(tried, 6)))  # noqa: S311 - spreads competitors, no secret
-        raise AssertionError("unreachable")
+        return self._until_it_runs(name, lambda: self._commit_once(name, engine, work))
 
     def _commit_once(self, name: str, engine: Engine | Transactions, work: Callable[[Connection], T]) -> T:
-        errors = LedgerErrors(name)
+        errors = LedgerErrors(name, engine if isinstance(engine, Engine) else None, runs_again=True)
         with errors, _begun(engine) as (connection, commit):
             value = work(connection)
             self._cross("commit", name, "before")
@@ -216,6 +209,31 @@ class Boundary:
             commit()
             self._cross("commit", name, "after")
         return value
+
+    def _until_it_runs(self, name: str, once: Callable[[], T]) -> T:
+        """Run a transaction again, as a whole, for as long as each try is known to have done nothing.
+
+        No effect is doubled by it (I5), and no doubt settled: PostgreSQL and MySQL have rolled back what they refused, and
+        the work of the next try looks at the ledger anew.
+        """
+        for tried in range(MAX_LOCK_RETRIES + 1):
+            try:
+                return once()
+            except DBAPIError as error:
+                if not troubles.runs_again(error):
+                    raise
+                if tried == MAX_LOCK_RETRIES:
+                    raise _given_up(name, error, tried + 1) from error
+            time.sleep(random.uniform(0, 0.01 * 2 ** min(tried, 6)))  # noqa: S311 - spreads competitors, no secret
+        raise AssertionError("unreachable")
+
+
+def _given_up(name: str, error: DBAPIError, tries: int) -> LedgerUnavailable:
+    if troubles.lost_a_race(error):
+        said = f"was too busy at {name!r}: {first_line(error)}. Others held its locks through {tries} tries"
+        return LedgerUnavailable(f"the ledger's database {said}; nothing was written. Try again.")
+    said = f"did not know the statements of its own sessions at {name!r}, through {tries} tries: {first_line(error)}"
+    return LedgerUnavailable(f"the ledger's database {said}. Nothing was written: {cure_of(error)}, then try again.")
 
 
 @contextmanager
@@ -247,67 +265,50 @@ def _connected(engine: Engine, **options: Any) -> Iterator[Connection]:
 
 
 class LedgerErrors:
-    """Turn the driver's words for a lost database or a missing table into this package's."""
+    """Turn the driver's words for a lost database, a refusal or a missing table into this package's.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    Args:
+        name: of what is done.
+        engine: whose connections are replaced where the error says that they are of no use any more.
+        runs_again: somebody outside does the same work again where it may do at once, and gets the driver's own error.
+    """
+
+    def __init__(self, name: str, engine: Engine | None = None, *, runs_again: bool = False) -> None:
+        self.name, self._engine, self._runs_again = name, engine, runs_again
         self.ambiguous = False
 
     def __enter__(self) -> None:
         return None
 
     @property
-    def _written(self) -> str:
-        if self.ambiguous:
-            return "What was to be committed may have been, since only the answer is missing: "
+    def _nothing(self) -> str:
         return "Nothing was read: " if self.name in ("read", "db status") else "Nothing was written: "
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, DBAPIError) and lost_a_race(error):
+        if not isinstance(error, SQLAlchemyError):
             return
-        if isinstance(error, DBAPIError) and is_schema_missing(error):
-            raise SchemaMissing(
-                f"the ledger's tables are missing or older than this release ({first_line(error)}). "
-                "Run `celery -A yourapp agent db upgrade` (or `agent-tasks db upgrade --url …`) once, then try again."
-            ) from error
-        if isinstance(error, DBAPIError) and mysql.number_of(error) in mysql.OF_A_STATEMENT:
-            return
-        if isinstance(error, (OperationalError, InterfaceError, PoolTimeout)) or (
-            isinstance(error, DBAPIError) and error.connection_invalidated
-        ):
+        if self._engine is not None:
+            begin_anew(self._engine, error)
+        if isinstance(error, DBAPIError):
+            if self._runs_again and troubles.runs_again(error):
+                return
+            if troubles.is_schema_missing(error):
+                raise SchemaMissing(
+                    f"the ledger's tables are missing or older than this release ({first_line(error)}). "
+                    "Run `celery -A yourapp agent db upgrade` (or `agent-tasks db upgrade --url …`) once, then try again."
+                ) from error
+            if mysql.number_of(error) in mysql.OF_A_STATEMENT:
+                return
+        if troubles.is_refused(error) or troubles.is_unprepared(error) or troubles.is_outdated(error):
+            # The server has said no, at a COMMIT too, and rolled back: nobody has to look whether it happened.
             raise LedgerUnavailable(
-                f"the ledger's database did not answer at {self.name!r}: {first_line(error)}. {self._written}"
-                f"{cure_of(error)}, then try again.",
+                f"the ledger's database refused {self.name!r}: {first_line(error)}. {self._nothing}{cure_of(error)}, then try "
+                "again."
+            ) from error
+        if troubles.is_no_answer(error):
+            perhaps = "What was to be committed may have been, since only the answer is missing: "
+            raise LedgerUnavailable(
+                f"the ledger's database did not answer at {self.name!r}: {first_line(error)}. "
+                f"{perhaps if self.ambiguous else self._nothing}{cure_of(error)}, then try again.",
                 ambiguous=self.ambiguous,
             ) from error
-
-
-def lost_a_race(error: DBAPIError) -> bool:
-    """Tell whether a transaction failed only because others were at work, so that running it again may do."""
-    number = mysql.number_of(error)
-    if number is not None:
-        return number in _LOCK_NUMBERS
-    sqlstate = getattr(error.orig, "sqlstate", None)
-    if sqlstate is not None:
-        return sqlstate in _LOCK_SQLSTATES
-    text = str(error.orig)
-    return "database is locked" in text or "database table is locked" in text
-
-
-def is_schema_missing(error: DBAPIError) -> bool:
-    """Tell whether a statement found a table or a column missing."""
-    if not isinstance(error, (ProgrammingError, OperationalError)):
-        return False
-    if getattr(error.orig, "sqlstate", None) in {"42P01", "42703"}:  # undefined table, undefined column
-        return True
-    if mysql.number_of(error) in {mysql.NO_TABLE, mysql.NO_COLUMN}:
-        return True
-    return "no such table" in str(error.orig) or "no such column" in str(error.orig)
-
-
-def first_line(error: BaseException) -> str:
-    """Return what a driver said, without the lines that follow."""
-    if isinstance(error, DBAPIError) and mysql.number_of(error) is not None and len(error.orig.args) > 1:  # type: ignore[union-attr]
-        number, said = error.orig.args[:2]  # type: ignore[union-attr]
-        return f"{said} ({number})".splitlines()[0]
-    return (str(getattr(error, "orig", None) or error).strip() or type(error).__name__).splitlines()[0]

@@ -18,6 +18,26 @@ _CURES: tuple[tuple[tuple[str, ...], str], ...] = (
         "mend the user and the password in agent_database_url, or grant him the database (GRANT ALL ON …)",
     ),
     (
+        ("command denied",),
+        "grant the user of agent_database_url the database (GRANT ALL ON …)",
+    ),
+    (
+        ("read-only option", "read only transaction", "read only mode", "--super-read-only"),
+        "let agent_database_url lead to the server that takes writes",
+    ),
+    (
+        ("readonly database",),
+        "give this user the right to write the file that agent_database_url names, and its folder",
+    ),
+    (
+        ("disk is full",),
+        "make room on the disk of the file that agent_database_url names",
+    ),
+    (
+        ("disk image is malformed", "file is not a database"),
+        "put back a sound copy of the file that agent_database_url names",
+    ),
+    (
         ("unknown database",),
         "create the database (CREATE DATABASE), and its tables with `celery -A yourapp agent db upgrade`",
     ),
@@ -42,6 +62,16 @@ _CURES: tuple[tuple[tuple[str, ...], str], ...] = (
 #: The words about a role or a database that go before this are about one that is missing.
 _MISSING = "does not exist"
 
+#: What to do about an answer of PostgreSQL, whose text is in the server's own language.
+_OF_SQLSTATES = {
+    "25006": "let agent_database_url lead to the server that takes writes, and its role and database be without "
+    "default_transaction_read_only (with several hosts: target_session_attrs=read-write)",
+    "42501": "make the role of agent_database_url the owner of the ledger's tables, or GRANT it SELECT, INSERT, UPDATE and DELETE",
+    "26000": "add prepare_threshold=None to agent_database_url",
+    "42P05": "add prepare_threshold=None to agent_database_url",
+    "53100": "make room on the database's disk",
+}
+
 _OTHERWISE = "check agent_database_url and the server"
 
 
@@ -54,6 +84,9 @@ def cure_of(error: BaseException) -> str:
         >>> cure_of(Exception("connection refused"))
         'check agent_database_url and the server'
     """
+    known = _OF_SQLSTATES.get(getattr(getattr(error, "orig", None), "sqlstate", None) or "")
+    if known is not None:
+        return known
     said = str(getattr(error, "orig", None) or error).lower()
     for signs, cure in _CURES:
         for sign in signs:

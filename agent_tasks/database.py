@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+import weakref
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import create_engine, event
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
 from agent_tasks.errors import ConfigurationError, did_you_mean, nearest
 from agent_tasks.forks import ForkSafeConnection, keep_to_process
-from checkpoint import mysql
+from agent_tasks.troubles import first_line, is_outdated, is_read_only, is_unprepared
+from checkpoint import mysql, postgresql
 from checkpoint.columns import MYSQL
 from checkpoint.errors import UnsuitableServer
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
     from sqlalchemy.engine import URL
 
+logger = logging.getLogger(__name__)
+
 #: Databases that this release keeps its promise on, and the one driver for each.
-DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg", "mysql": mysql.DRIVER, "mariadb": mysql.DRIVER}
+DRIVERS = {"sqlite": "pysqlite", "postgresql": postgresql.DRIVER, "mysql": mysql.DRIVER, "mariadb": mysql.DRIVER}
 
 #: A connection that died without a word must not hold a worker's threads: psycopg gives up after about a lease.
 _POSTGRESQL_LIMITS = {
@@ -34,6 +38,9 @@ _POSTGRESQL_LIMITS = {
 
 #: How long a process that stands still in the middle of a transaction may keep its locks, in milliseconds.
 IDLE_IN_TRANSACTION_MS = 30_000
+
+#: Engines whose sessions forgot what was prepared on them, so that nothing is any more.
+_unprepared: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 #: How long a writer waits for SQLite's one write lock, in milliseconds.
 SQLITE_BUSY_MS = 20_000
@@ -63,23 +70,35 @@ def open_engine(url: str, **options: Any) -> Engine:
     if parsed.get_backend_name() == "mysql":
         return _open_mysql(parsed, options)
     if parsed.get_backend_name() == "postgresql":
-        try:
-            limits = {**_POSTGRESQL_LIMITS, **options.pop("connect_args", {})}
-            engine = create_engine(parsed, isolation_level="READ COMMITTED", connect_args=limits, **options)
-            keep_to_process(engine)
-            event.listen(engine, "connect", _set_up_postgresql)
-            return engine
-        except ImportError as error:
-            raise ConfigurationError(
-                f"agent_database_url names PostgreSQL, and its driver is missing here ({error}): "
-                "pip install 'celery-agent-tasks[postgres]'."
-            ) from error
+        return _open_postgresql(parsed, options)
     # No pool: a connection that stays open would keep this process from forking.
     connect_args = {"timeout": SQLITE_BUSY_MS / 1000, "factory": ForkSafeConnection}
     engine = keep_to_process(create_engine(parsed, connect_args=connect_args, **{"poolclass": NullPool, **options}))
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_immediate)
     return engine
+
+
+def begin_anew(engine: Engine, error: BaseException) -> None:
+    """Replace the connections of an engine where what one of them was told makes all of them useless.
+
+    That is so of sessions that know other statements than were prepared on them, and of a server that has become a standby:
+    a new connection may lead to another one.
+
+    Args:
+        engine: whose new connections take the place of the old ones as they are asked for.
+        error: that a statement ended in; any other than those does nothing.
+    """
+    if is_unprepared(error) and engine not in _unprepared:
+        _unprepared.add(engine)
+        logger.warning(
+            "the ledger's database does not keep prepared statements (%s), and this process uses none from here on. Behind a "
+            "pooler of transactions, add prepare_threshold=None to agent_database_url",
+            first_line(error),
+            extra={"action": "statements_forgotten"},
+        )
+    if is_unprepared(error) or is_outdated(error) or is_read_only(error):
+        engine.dispose()
 
 
 def parse_url(url: str) -> URL:
@@ -133,6 +152,27 @@ def _corrected(url: URL, backend: str | None) -> str:
     return f" Write {url.set(drivername=name).render_as_string(hide_password=True)}"
 
 
+def _open_postgresql(url: URL, options: dict[str, Any]) -> Engine:
+    try:
+        url, told = postgresql.with_driver(url)
+        arguments = {**_POSTGRESQL_LIMITS, **options.pop("connect_args", {}), **told}
+        engine = create_engine(url, isolation_level="READ COMMITTED", connect_args=arguments, **options)
+    except ValueError as error:
+        raise ConfigurationError(f"agent_database_url {error}") from None
+    except ImportError as error:
+        raise ConfigurationError(
+            f"agent_database_url names PostgreSQL, and its driver is missing here ({error}): "
+            "pip install 'celery-agent-tasks[postgres]'."
+        ) from error
+
+    def set_up(connection: Any, _record: object) -> None:
+        _set_up_postgresql(connection, prepares=engine not in _unprepared)
+
+    keep_to_process(engine)
+    event.listen(engine, "connect", set_up)
+    return engine
+
+
 def _open_mysql(url: URL, options: dict[str, Any]) -> Engine:
     arguments = {**mysql.CONNECT_ARGS, **options.pop("connect_args", {})}
     try:
@@ -161,7 +201,11 @@ def _set_up_mysql(connection: Any, _record: object) -> None:
         raise ConfigurationError(f"agent_database_url leads to a server that will not do: {error.reason}.") from error
 
 
-def _set_up_postgresql(connection: Any, _record: object) -> None:
+def _set_up_postgresql(connection: Any, *, prepares: bool) -> None:
+    try:
+        postgresql.set_up(connection, prepares=prepares)
+    except UnsuitableServer as error:
+        raise ConfigurationError(f"agent_database_url leads to a server that will not do: {error.reason}.") from error
     connection.autocommit = True  # what is set in a transaction that is rolled back is not set
     connection.execute(f"SET idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_MS}")
     connection.autocommit = False

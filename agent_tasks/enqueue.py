@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import DBAPIError
 
-from agent_tasks.boundary import first_line, lost_a_race
 from agent_tasks.cures import cure_of
 from agent_tasks.errors import (
     AgentTasksError,
@@ -23,6 +22,7 @@ from agent_tasks.lines import NEXT_STEP
 from agent_tasks.refusals import refusal
 from agent_tasks.schema import MAX_ID_LENGTH, is_id
 from agent_tasks.states import Recovery
+from agent_tasks.troubles import first_line, is_refused, lost_a_race
 from checkpoint import CheckpointState, codec
 from checkpoint.errors import CheckpointError
 from checkpoint.mysql import is_mysql
@@ -204,8 +204,9 @@ def saying_whether_made(run_id: str, dedupe_key: str | None) -> Iterator[None]:
             perhaps = (
                 f" Perhaps somebody has enqueued dedupe key {dedupe_key!r} in a transaction that he has not ended."
             )
+        what = "refused to write" if is_refused(cause) else "did not answer"
         raise LedgerUnavailable(
-            f"the ledger's database did not answer: {first_line(cause)}. {said}: {cure_of(cause)}, then call "
+            f"the ledger's database {what}: {first_line(cause)}. {said}: {cure_of(cause)}, then call "
             f"again{found}.{perhaps}",
             ambiguous=error.ambiguous,
         ) from cause

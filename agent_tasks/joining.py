@@ -13,8 +13,8 @@ from billiard.exceptions import SoftTimeLimitExceeded
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, SQLAlchemyError
 
-from agent_tasks.boundary import is_schema_missing
 from agent_tasks.errors import SchemaMissing, TransactionUnusable
+from agent_tasks.troubles import is_schema_missing
 from agent_tasks.whereabouts import check_same_database
 from checkpoint.mysql import NO_SAVEPOINT, number_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from billiard.exceptions import SoftTimeLimitExceeded
@@ -9,11 +10,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from agent_tasks import shortcuts
 from agent_tasks.clock import microseconds
-from agent_tasks.errors import AgentTasksError, LedgerUnavailable
+from agent_tasks.errors import AgentTasksError, ConfigurationError, LedgerUnavailable
 from agent_tasks.operations import PROBE, text_of
 from agent_tasks.runs import is_cancelled
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply, RunRequest, RunStatus
 from agent_tasks.suspensions import Lost, Wait, about
+from agent_tasks.troubles import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +28,13 @@ if TYPE_CHECKING:
     from agent_tasks.operations import Operation
     from agent_tasks.runtime import Runtime
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+#: Writes that bring what only this process knows: an effect that has happened, an answer that was bought. Without them a person
+#: would be asked, or the world, so that no refusal ends them before the step's time limit does.
+_KNOWN_OUTCOMES = frozenset({"outcome", "record"})
 
 #: First and longest pause, in seconds, before a write that got no answer is sent again.
 _PAUSES = (0.05, 1.0)
@@ -48,8 +56,11 @@ class Recorder:
     ) -> T:
         """Commit ``work``, again and again while the database gives no answer.
 
-        Each ``work`` finds its own earlier success, so that a lost answer is asked for and not doubled. Celery's soft time
-        limit may strike in the middle: the write is finished all the same, and the attempt goes no further than that.
+        Each ``work`` finds its own earlier success, so that a lost answer is asked for and not doubled; it is fenced, so that a
+        late one changes nothing that is another's (I2). A known outcome is sent again for whatever the database raises: what
+        was refused did not happen, and what makes a server refuse it (a standby, a right, a table that is being changed) may be
+        mended while the step lasts. Celery's soft time limit may strike in the middle: the write is finished all the same, and
+        the attempt goes no further than that.
 
         Args:
             attempt: whose write it is.
@@ -64,7 +75,7 @@ class Recorder:
             StepSuspended: the database refused, or gave no answer until the step's time limit.
         """
         attempt.check_process(f"the ledger was used ({name})")
-        (first, longest), pause = _PAUSES, 0.0
+        (first, longest), pause, is_said = _PAUSES, 0.0, False
         while True:
             try:
                 if pause:
@@ -78,7 +89,12 @@ class Recorder:
                 if self.runtime.clock.local() >= attempt.deadline:
                     attempt.suspend(Lost(f"the ledger gave no answer until the step's time limit: {error}"))
             except (SQLAlchemyError, AgentTasksError) as error:
-                attempt.suspend(Lost(f"the ledger refused to write {name!r}: {error}"))
+                mendable = name in _KNOWN_OUTCOMES and isinstance(error, (SQLAlchemyError, ConfigurationError))
+                if not mendable or self.runtime.clock.local() >= attempt.deadline:
+                    attempt.suspend(Lost(f"the ledger refused to write {name!r}: {error}"))
+                if not is_said:
+                    is_said = True
+                    _say_refused(attempt, name, error)
             pause = min(2 * pause or first, longest)
 
     def find(self, attempt: Attempt, operation_id: str) -> Operation | None:
@@ -322,6 +338,17 @@ class Recorder:
         return self.write(
             attempt, "look", lambda connection: self.runtime.inbox.conflict_reply(connection, operation_id, digest)
         )
+
+
+def _say_refused(attempt: Attempt, name: str, error: Exception) -> None:
+    logger.warning(
+        "run %s: the ledger refused to write the %s of a call (%s: %s), which is tried again until the step's time limit",
+        attempt.run_id,
+        name,
+        type(error).__name__,
+        first_line(error),
+        extra={"action": "outcome_refused", "run_id": attempt.run_id, "seq": attempt.seq},
+    )
 
 
 def _is_written(found: Operation, attempt: Attempt, operation: Operation, status: OperationStatus) -> bool:

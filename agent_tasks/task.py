@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from celery import Task
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded, TimeLimitExceeded
 from celery.worker.request import Request, task_ready
+from sqlalchemy.exc import SQLAlchemyError
 
 from agent_tasks.boundary import Boundary
 from agent_tasks.doorbell import RING_HEADER, is_doorbell, names_a_step
-from agent_tasks.errors import AgentTasksError, LedgerUnavailable
+from agent_tasks.errors import AgentTasksError, ConfigurationError, LedgerUnavailable
 from agent_tasks.reception import countable, readable, rejecting
 from agent_tasks.revokes import HeardRevokes
 from agent_tasks.shown import EVENTS_KEY, ShownSteps
+from agent_tasks.troubles import first_line
 
 if TYPE_CHECKING:
     from agent_tasks.agent import Agent
@@ -199,10 +201,10 @@ class StepTask(LedgerTask):
         shown = ShownSteps(self, self.agent.name, run_id)
         try:
             worked = AppState.of(self.app).coordinator.handle(self.agent, self.step.name, run_id, seq, shown)
-        except LedgerUnavailable as error:
-            logger.warning(
-                "doorbell of run %s: %s", run_id, error, extra={"action": "ledger_unavailable", "run_id": run_id}
-            )
+        except (LedgerUnavailable, ConfigurationError, SQLAlchemyError) as error:
+            # Whatever was refused did not happen; what was claimed goes on when its lease has ended.
+            extra = {"action": "ledger_unavailable", "run_id": run_id}
+            logger.warning("doorbell of run %s: %s", run_id, first_line(error), extra=extra)
             worked = False
         except (
             KeyboardInterrupt

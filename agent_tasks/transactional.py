@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from agent_tasks.boundary import lost_a_race
 from agent_tasks.current import outside_run
 from agent_tasks.database import IDLE_IN_TRANSACTION_MS
 from agent_tasks.errors import InsideTransaction, ToolOverran
@@ -18,6 +17,7 @@ from agent_tasks.putting_off import put_off
 from agent_tasks.runs import is_cancelled
 from agent_tasks.states import OperationStatus
 from agent_tasks.suspensions import Cancelled, Lost, RetryLater
+from agent_tasks.troubles import is_read_only, lost_a_race, runs_again
 from checkpoint import codec
 from checkpoint.mysql import IDLE_SECONDS, NO_SAVEPOINT, allow_idle, is_mysql, number_of
 
@@ -210,8 +210,10 @@ def _run_body(attempt: Attempt, request: Request, operation: Operation) -> Any:
         raise
     except Exception as error:
         said = _raced(_database_error(attempt, error))
-        if said is not None and (said.connection_invalidated or lost_a_race(said)):
-            raise said from error  # a lost connection is waited for, a lost race for locks is run again as a whole
+        if said is not None and (said.connection_invalidated or is_read_only(said) or runs_again(said)):
+            # Rolled back by the server, so that nothing of the body stands (I5). A lost connection, or a server that takes no
+            # writes, is waited for; a lost race for locks, or for the session's statements, is run again as a whole.
+            raise said from error
         raise _BodyFailed(error) from error
 
 

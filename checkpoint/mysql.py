@@ -35,6 +35,15 @@ DUPLICATE, DEADLOCK, LOCK_WAIT, CHANGED_SINCE = 1062, 1213, 1205, 1020
 #: Of a statement that names a table, or a column, that is missing; and a savepoint that is gone with its transaction.
 NO_TABLE, NO_COLUMN, NO_SAVEPOINT = 1146, 1054, 1305
 
+#: Of a server that takes no writes: by an option, for this transaction, or by its mode.
+READS_ONLY = frozenset({1290, 1792, 1836})
+
+#: Of a user who may not do it: with a table, a column, a routine, or at all.
+DENIED = frozenset({1142, 1143, 1227, 1370})
+
+#: Of a prepared statement that is not known, or has to be prepared again. PyMySQL prepares none; a proxy may.
+NOT_PREPARED = frozenset({1243, 1615})
+
 #: PyMySQL raises the class of a server that is not there also for what is wrong with a statement: a value that is cut, missing,
 #: raised by a trigger, out of range, or against a check.
 OF_A_STATEMENT = frozenset({1292, 1364, 1644, 1690, 3819, 4025})

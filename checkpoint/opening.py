@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 
-from checkpoint import mysql
+from checkpoint import mysql, postgresql
 from checkpoint.columns import MYSQL
 from checkpoint.errors import UnknownStore
 from checkpoint.sql import SqlStore
@@ -83,13 +83,22 @@ def _engine(url: str) -> Engine:
     of_mysql = parsed.get_backend_name() in MYSQL
     try:
         if not of_mysql:
-            return create_engine(parsed.set(drivername="postgresql+psycopg"))
+            parsed, told = postgresql.with_driver(parsed)
+            engine = create_engine(parsed, connect_args=told)
+            event.listen(engine, "connect", _prepare_postgresql)
+            return engine
         engine = create_engine(mysql.with_driver(parsed), connect_args=mysql.CONNECT_ARGS, **mysql.OPTIONS)
+    except ValueError as error:
+        raise UnknownStore(shown, f"it {error}") from None
     except ImportError as error:
         driver = "PyMySQL" if of_mysql else "psycopg[binary]"
         raise UnknownStore(shown, f"its driver is missing; install {driver}") from error
     event.listen(engine, "connect", _prepare_mysql)
     return engine
+
+
+def _prepare_postgresql(connection: Any, _record: Any) -> None:
+    postgresql.set_up(connection)
 
 
 def _prepare_mysql(connection: Any, _record: Any) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
@@ -143,6 +144,44 @@ def test_a_server_that_will_not_do_is_said_to_whoever_set_its_url(
 def test_a_url_that_cannot_be_used_is_refused_with_what_to_write(url: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         open_engine(url)
+
+
+def test_a_server_that_takes_no_writes_has_refused_and_leaves_no_doubt(here: Duel) -> None:
+    engine = open_engine(here.url)
+    event.listen(engine, "connect", lambda own, _record: own.cursor().execute("SET SESSION TRANSACTION READ ONLY"))
+    with (
+        closing_pool(engine),
+        pytest.raises(LedgerUnavailable, match=r"refused 'step': .*\(1792\).*lead to the server that") as said,
+    ):
+        Boundary().commit("step", engine, lambda own: write(own, "hat"))
+    assert not said.value.ambiguous
+    assert written(here) == []
+
+
+def test_a_user_who_may_not_write_is_told_what_to_grant(here: Duel) -> None:
+    name = f"reader_{uuid4().hex[:12]}"
+    with here.runtime.engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE USER {name}")
+        connection.exec_driver_sql(f"GRANT SELECT ON {here.runtime.engine.url.database}.* TO {name}")
+    url = here.runtime.engine.url.set(username=name, password=None)
+    engine = open_engine(url.render_as_string(hide_password=False))
+    try:
+        with (
+            closing_pool(engine),
+            pytest.raises(LedgerUnavailable, match=r"refused 'step': .*command denied.*: grant the user"),
+        ):
+            Boundary().commit("step", engine, lambda own: write(own, "hat"))
+    finally:
+        with here.runtime.engine.begin() as connection:
+            connection.exec_driver_sql(f"DROP USER {name}")
+
+
+@contextmanager
+def closing_pool(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        engine.dispose()
 
 
 def test_tables_of_an_engine_without_transactions_are_refused(here: Duel) -> None:

@@ -771,7 +771,7 @@ MUTANTS = [
     Mutant(
         "a transaction goes on after a wait for a lock that was too long for MariaDB",
         "I7",
-        "agent_tasks/boundary.py",
+        "agent_tasks/troubles.py",
         "        return number in _LOCK_NUMBERS",
         "        return number == mysql.DEADLOCK",
         (f"{_MYSQL}::test_a_lost_wait_for_a_lock_undoes_the_whole_transaction_and_not_its_last_statement",),

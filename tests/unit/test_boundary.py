@@ -7,9 +7,10 @@ import signal
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.pool import NullPool
 
@@ -266,3 +267,36 @@ def test_a_time_limit_in_the_middle_of_a_statement_is_heard_of_and_the_connectio
     with pytest.raises(Struck):
         boundary.read(strike, work) if kind == "read" else boundary.commit("step", strike, work)
     assert boundary.commit("step", strike, lambda connection: connection.scalar(text("SELECT 1"))) == 1
+
+
+# -- what SQLite and PostgreSQL refuse ----------------------------------------------------------------------------------
+
+
+def test_an_sqlite_file_that_is_none_is_a_ledger_that_cannot_work(tmp_path: Path) -> None:
+    (tmp_path / "agent.db").write_bytes(b"no database at all" * 100)
+    engine = open_engine(f"sqlite:///{tmp_path / 'agent.db'}")
+    with pytest.raises(LedgerUnavailable, match=r"file is not a database.*Nothing was read: put back a sound copy"):
+        notes(engine)
+
+
+def test_an_sqlite_file_that_takes_no_writes_says_so(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path / 'agent.db'}")
+    event.listen(engine, "connect", lambda connection, _record: connection.execute("PRAGMA query_only = ON"))
+    with pytest.raises(
+        LedgerUnavailable, match=r"readonly database\. Nothing was written: give this user the right"
+    ) as said:
+        Boundary().commit("step", engine, lambda own: own.exec_driver_sql("CREATE TABLE notes (id)"))
+    assert not said.value.ambiguous
+
+
+def test_statements_that_are_forgotten_at_each_try_are_given_up(postgres_database: Callable[[], str]) -> None:
+    engine = open_engine(postgres_database())
+
+    def work(connection: Connection) -> None:
+        connection.execute(text("EXECUTE _pg3_1"))
+
+    for carry_out in (Boundary().commit, lambda _name, *arguments: Boundary().read(*arguments)):
+        with pytest.raises(LedgerUnavailable, match=r"through 11 tries.*add prepare_threshold=None to") as said:
+            carry_out("step", engine, work)
+        assert not said.value.ambiguous
+    engine.dispose()

@@ -9,6 +9,7 @@ from sqlalchemy.engine import URL
 
 from agent_tasks.database import DRIVERS
 from agent_tasks.errors import ConfigurationError, did_you_mean
+from checkpoint.postgresql import PREPARE_THRESHOLD
 
 #: ``OPTIONS`` about how Django itself uses a connection; the ledger's own connections are set up as the ledger needs them.
 _DJANGOS_OWN = frozenset(
@@ -69,8 +70,14 @@ def _sqlite(subject: str, settings: dict[str, Any]) -> URL:
 def _postgresql(subject: str, settings: dict[str, Any]) -> URL:
     options = {name: value for name, value in settings["OPTIONS"].items() if name not in _DJANGOS_OWN}
     # What libpq takes is a text or a number; assume_role is Django's own, and the ledger would work as another role.
+    kinds = {PREPARE_THRESHOLD: (str, int, type(None))}
     _refuse(
-        subject, [name for name, value in options.items() if name == "assume_role" or not isinstance(value, (str, int))]
+        subject,
+        [
+            name
+            for name, value in options.items()
+            if name == "assume_role" or not isinstance(value, kinds.get(name, (str, int)))
+        ],
     )
     host, name = str(settings["HOST"] or ""), str(settings["NAME"] or "")
     if not name and "service" not in options:
