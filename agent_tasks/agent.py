@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from typing import TYPE_CHECKING, Any, overload
 
 from celery import Celery
@@ -298,7 +297,7 @@ class Agent:
         return enqueue(
             self,
             {} if input is None else input,
-            run_id=uuid.uuid4().hex if run_id is None else run_id,
+            run_id=run_id,
             dedupe_key=dedupe_key,
             priority=priority,
             recovery=self.recovery if recovery is None else recovery,

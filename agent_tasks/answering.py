@@ -15,7 +15,7 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 from agent_tasks.cancelling import revoke
 from agent_tasks.coordinator import Coordinator
 from agent_tasks.doorbell import RING_HEADER, names_a_step
-from agent_tasks.enqueue import MAX_PRIORITY
+from agent_tasks.enqueue import MAX_PRIORITY, WORKERS_LOCK_TIMEOUT_MS
 from agent_tasks.errors import (
     AgentTasksError,
     LedgerUnavailable,
@@ -206,6 +206,7 @@ def _receive(task: Task, job: PlainJob, runtime: Runtime) -> Answer | None:
         message = Message.of_request(task.app, task)
         values: dict[str, Any] = {"queue": queue or runtime.bell.queue_for(job.name)}
         values |= {"priority": _priority(info.get("priority")), "ends_in": _seconds_to_expiry(task)}
+        values |= {"lock_timeout_ms": WORKERS_LOCK_TIMEOUT_MS}
         job.make(runtime, request.id, request.args, request.kwargs, message, **values)
     except (LedgerUnavailable, SchemaMissing):
         raise

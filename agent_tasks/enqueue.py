@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +46,12 @@ MAX_SENT_BYTES = 255
 #: Sends of an enqueue whose answer was lost, and the pause between them in seconds.
 _TRIES, _PAUSE_SECONDS = 3, 0.2
 
-#: How long one try waits for another transaction that holds the same dedupe key, in milliseconds; see ``MAX_LOCK_RETRIES``.
+#: How long one try waits for another transaction that has written the same id or dedupe key, in milliseconds; see
+#: ``MAX_LOCK_RETRIES``.
 _LOCK_TIMEOUT_MS = 2_000
+
+#: The same where a worker would wait, whose place others need.
+WORKERS_LOCK_TIMEOUT_MS = 100
 
 
 class FollowedRunGone(Exception):
@@ -57,13 +62,15 @@ def enqueue(
     agent: Agent,
     state: dict[str, Any],
     *,
-    run_id: str,
+    run_id: str | None,
     dedupe_key: str | None,
     priority: int,
     recovery: str,
     connection: object = None,
 ) -> RunHandle:
     """See ``Agent.enqueue``."""
+    id_is_new = run_id is None
+    run_id = uuid.uuid4().hex if run_id is None else run_id
     check_id("run_id", run_id)
     if dedupe_key is not None:
         check_id("dedupe_key", dedupe_key)
@@ -90,6 +97,7 @@ def enqueue(
         runtime,
         checkpoint,
         joined=joined,
+        id_is_new=id_is_new,
         agent=agent.name,
         dedupe_key=dedupe_key,
         input_digest=digest,
@@ -115,6 +123,8 @@ def make_run(
     input_digest: str,
     follows: str | None = None,
     joined: CallersTransaction | None = None,
+    id_is_new: bool = False,
+    lock_timeout_ms: int | None = None,
     **values: Any,
 ) -> RowMapping:
     """Write a run and its input in one commit, or find the one that has its id or its dedupe key.
@@ -127,20 +137,24 @@ def make_run(
         input_digest: of what makes two inputs the same.
         follows: the id of a run that must be there, and stays for as long as the new one has not ended.
         joined: a transaction of the caller's, who commits it; the ledger's own if not given.
+        id_is_new: nobody else can have written this id.
+        lock_timeout_ms: how long one try waits for another transaction, in milliseconds; as long as a caller does if not given.
         **values: for ``runs.insert``.
 
     Raises:
         AgentTasksError: the name of the queue is no text that every database stores and every broker knows.
         DedupeConflict: the run that exists was started with another input.
         FollowedRunGone: there is no such run to follow; no run was made.
-        LedgerUnavailable: the database did not answer.
+        LedgerUnavailable: the database did not answer, or somebody has written the id or the key in a transaction that he
+            has not ended.
     """
     run_id = checkpoint.run_id
+    may_wait = joined is None and not (id_is_new and dedupe_key is None and follows is None)
     check_sent_id(f"the queue of run {run_id!r}", values["queue"])
 
     def work(connection: Connection) -> RowMapping:
-        if joined is None and dedupe_key is not None:
-            _bound_the_wait(connection)
+        if may_wait:
+            _bound_the_wait(connection, _LOCK_TIMEOUT_MS if lock_timeout_ms is None else lock_timeout_ms)
         own = {"agent": agent, "dedupe_key": dedupe_key, "input_digest": input_digest}
         # Its deletion waits for this commit, and sees the follower then.
         if follows is not None and not runtime.runs.keep(connection, follows):
@@ -200,10 +214,9 @@ def saying_whether_made(run_id: str, dedupe_key: str | None) -> Iterator[None]:
                 f" with {known_by}, which finds it",
             )
         perhaps = ""
-        if dedupe_key is not None and not error.ambiguous and isinstance(cause, DBAPIError) and lost_a_race(cause):
-            perhaps = (
-                f" Perhaps somebody has enqueued dedupe key {dedupe_key!r} in a transaction that he has not ended."
-            )
+        if not error.ambiguous and isinstance(cause, DBAPIError) and lost_a_race(cause):
+            held = f"id {run_id!r}" if dedupe_key is None else f"dedupe key {dedupe_key!r} or id {run_id!r}"
+            perhaps = f" Perhaps somebody has enqueued {held} in a transaction that he has not ended."
         what = "refused to write" if is_refused(cause) else "did not answer"
         raise LedgerUnavailable(
             f"the ledger's database {what}: {first_line(cause)}. {said}: {cure_of(cause)}, then call "
@@ -212,13 +225,13 @@ def saying_whether_made(run_id: str, dedupe_key: str | None) -> Iterator[None]:
         ) from cause
 
 
-def _bound_the_wait(connection: Connection) -> None:
+def _bound_the_wait(connection: Connection, milliseconds: int) -> None:
     """Let an insert wait so long for a caller who has written the same key in a transaction that he does not end.
 
-    On MySQL no statement waits for long.
+    On MySQL and SQLite no statement waits for long.
     """
     if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}")
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {milliseconds}")
 
 
 def _send(runtime: Runtime, work: Any) -> RowMapping:

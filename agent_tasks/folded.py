@@ -195,7 +195,7 @@ class Folded:
         """Return the run's row, locked, if it is the attempt's (I2); see ``Runs.owned``."""
         c = self._runs.c
         query = select(c.run_id, c.request).where(*fence_of(self._runs, OWNER), *more)
-        return query.with_for_update(read=share).cte("owned")
+        return query.with_for_update(read=share, key_share=not share).cte("owned")
 
     def _saw(self) -> ColumnElement[bool]:
         return self._runs.c.wakeups == bindparam("own_wakeups", type_=Integer())

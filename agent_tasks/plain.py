@@ -133,6 +133,7 @@ class PlainJob(Agent):
         *,
         own_id: bool = True,
         joined: CallersTransaction | None = None,
+        lock_timeout_ms: int | None = None,
         **values: Any,
     ) -> RowMapping:
         """Write the run of one call, or find the one that exists.
@@ -148,6 +149,7 @@ class PlainJob(Agent):
             message: what else the call asks for.
             own_id: whether anybody knows the call by this id.
             joined: a transaction of the caller's, who commits it; the ledger's own if not given.
+            lock_timeout_ms: see :func:`agent_tasks.enqueue.make_run`.
             **values: for ``runs.insert``.
 
         Raises:
@@ -155,6 +157,7 @@ class PlainJob(Agent):
             TypeError: the arguments do not fit the task.
             ArgumentsNotStorable: one of them cannot be stored; no run was made.
             DedupeConflict: the run that exists was started with other arguments.
+            LedgerUnavailable: as for :func:`agent_tasks.enqueue.make_run`.
         """
         self.check_ready()
         check_id("task_id", run_id)
@@ -173,6 +176,7 @@ class PlainJob(Agent):
             raise ArgumentsNotStorable(said) from error
         values |= {"next_step": STEP, "task": self.name, "message": message.encoded(self.name)}
         values |= {"keeps_result": int(message.is_awaited), "agent": self.name, "input_digest": digest}
+        values |= {"id_is_new": not own_id, "lock_timeout_ms": lock_timeout_ms}
         followed = None
         if dedupe_key is not None and own_id:
             with saying_whether_made(run_id, dedupe_key):

@@ -56,12 +56,12 @@ def _inserting(table: Table, clock: Any, dialect: str, names: tuple[str, ...], w
 @cache
 def _finding(table: Table, clock: Any, lock: bool, wait: bool) -> Select[Any]:
     statement = select(table, moment(clock, "now").label("now")).where(table.c.run_id == bindparam("id"))
-    return statement.with_for_update(skip_locked=not wait) if lock else statement
+    return statement.with_for_update(skip_locked=not wait, key_share=True) if lock else statement
 
 
 @cache
 def _owning(table: Table, share: bool) -> Select[Any]:
-    return select(table).where(*fence_of(table, OWNER)).with_for_update(read=share)
+    return select(table).where(*fence_of(table, OWNER)).with_for_update(read=share, key_share=not share)
 
 
 @cache
@@ -240,7 +240,8 @@ class Runs:
     def keep(self, connection: Connection, run_id: str) -> bool:
         """Keep a run from being deleted until the transaction ends; False if there is none.
 
-        It hinders nobody who works on the run.
+        It hinders nobody who works on the run: a caller may hold this for as long as his transaction is open, so whoever
+        locks the run's row does so with ``key_share``, which keeps everybody out but those who only keep it.
         """
         statement = select(self.table.c.run_id).where(self.table.c.run_id == run_id)
         return connection.execute(statement.with_for_update(read=True, key_share=True)).one_or_none() is not None
@@ -521,7 +522,7 @@ class Runs:
     def unheld(self, connection: Connection, where: ColumnElement[bool]) -> ColumnElement[bool]:
         """Lock the rows that nobody else holds, and pass the others over; see :meth:`find`."""
         c = self.table.c
-        free = select(c.run_id).where(where).order_by(c.run_id).with_for_update(skip_locked=True)
+        free = select(c.run_id).where(where).order_by(c.run_id).with_for_update(skip_locked=True, key_share=True)
         if is_mysql(connection):  # which reads no table in an update of it
             return c.run_id.in_(connection.scalars(free).all())
         return c.run_id.in_(free)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import pytest
 from celery import Celery
-from sqlalchemy import Column, Engine, Integer, create_engine, text
+from celery.exceptions import Reject
+from sqlalchemy import Column, Engine, Integer, create_engine, event, text
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session, declarative_base, scoped_session, sessionmaker
 
 from agent_tasks import Agent, AgentTask, AgentTasksError, DedupeConflict, TransactionUnusable, done
+from agent_tasks.answering import answer
 from agent_tasks.boundary import Point
 from agent_tasks.database import open_engine
 from agent_tasks.doorbell import InlineBell
@@ -21,7 +23,7 @@ from agent_tasks.errors import LedgerUnavailable, RunNotFound, SchemaMissing
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
 from agent_tasks.states import RunStatus
-from agent_tasks.sweeper import Sweeper
+from agent_tasks.sweeper import Sweeper, end_lease
 from agent_tasks.testing import VendorWorld, check_invariants, explore_crashes
 from agent_tasks.testing.faults import Crash
 from tests.agents import new_app, tool_of
@@ -244,16 +246,28 @@ def test_whoever_enqueues_the_same_key_waits_for_the_transaction_that_has_it_and
     assert found == [run.run_id]
 
 
-def test_whoever_waits_for_a_transaction_that_nobody_ends_is_told_so(
-    on_postgresql: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every wait for another transaction is as short as its database allows, and is tried once."""
     monkeypatch.setattr("agent_tasks.enqueue._LOCK_TIMEOUT_MS", 1)
-    here = on_postgresql
-    with here.engine.begin() as connection:
-        here.order.enqueue({"cart": 1}, dedupe_key="cart-1", connection=connection)
-        with pytest.raises(LedgerUnavailable, match="'cart-1' in a transaction that he has not ended"):
-            here.order.enqueue({"cart": 1}, dedupe_key="cart-1")
-    assert here.runs() == 1
+    monkeypatch.setattr("agent_tasks.enqueue.WORKERS_LOCK_TIMEOUT_MS", 1)
+    monkeypatch.setattr("agent_tasks.database.SQLITE_BUSY_MS", 1)
+    monkeypatch.setattr("checkpoint.mysql.LOCK_WAIT_SECONDS", 1)
+    monkeypatch.setattr("agent_tasks.boundary.MAX_LOCK_RETRIES", 0)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("known_by", [{"dedupe_key": "cart-1"}, {"run_id": "cart-1"}], ids=["a key", "an id"])
+def test_whoever_waits_for_a_transaction_that_nobody_ends_is_told_so(
+    database_url: str, known_by: dict[str, Any]
+) -> None:
+    with closing(Shop(database_url)) as here:
+        with here.engine.begin() as connection:
+            run = here.order.enqueue({"cart": 1}, connection=connection, **known_by)
+            with pytest.raises(LedgerUnavailable, match=r"'cart-1'.* in a transaction that he has not ended"):
+                here.order.enqueue({"cart": 1}, **known_by)
+        assert here.order.enqueue({"cart": 1}, **known_by).run_id == run.run_id
+        assert here.runs() == 1
 
 
 def waiting(engine: Engine) -> int:
@@ -419,18 +433,25 @@ def test_missing_tables_are_named(here: Shop, monkeypatch: pytest.MonkeyPatch) -
 # -- plain tasks ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def greet(here: Shop) -> Iterator[Any]:
+def greeting(here: Shop, *, failing: bool = False) -> Any:
+    """Return a plain task whose job a name names."""
     app = Celery("shop", broker="memory://", backend="cache+memory://", set_as_current=False)
 
     @app.task(base=AgentTask, tools=[], dedupe_on=("name",), shared=False)
     def greet(name: str) -> str:
+        if failing:
+            raise ValueError(name)
         return f"hello {name}"
 
-    state = AppState.of(app)
-    state.use_runtime(here.runtime)
-    yield greet
-    close(app)
+    AppState.of(app).use_runtime(here.runtime)
+    return greet
+
+
+@pytest.fixture
+def greet(here: Shop) -> Iterator[Any]:
+    made = greeting(here)
+    yield made
+    close(made.app)
 
 
 def test_a_plain_task_is_called_in_its_callers_transaction(here: Shop, greet: Any) -> None:
@@ -458,6 +479,100 @@ def test_a_plain_task_that_is_rolled_back_was_never_called(here: Shop, greet: An
     assert (here.runs(), here.rings()) == (0, [])
     with pytest.raises(RunNotFound, match="or has rolled it back"):
         result.get(timeout=5)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_id_of_a_plain_task_that_an_open_transaction_has_holds_up_neither_caller_nor_worker(
+    database_url: str,
+) -> None:
+    with closing(Shop(database_url)) as here:
+        greet = greeting(here)
+        with here.engine.begin() as connection:
+            greet.apply_async(("kim",), task_id="mine", ledger_connection=connection)
+            with pytest.raises(LedgerUnavailable, match="'mine' in a transaction that he has not ended"):
+                greet.apply_async(("kim",), task_id="mine")
+            with pytest.raises(Reject) as put_back:
+                sent_by_name(greet, "mine", "kim")
+            assert put_back.value.requeue
+        sent_by_name(greet, "mine", "kim")
+        assert greet.run_handle("mine").get(timeout=0) == "hello kim"
+        assert here.runs() == 1
+
+
+def sent_by_name(task: Any, task_id: str, *args: Any) -> None:
+    """Let a worker have a message that is no doorbell."""
+    task.push_request(id=task_id, args=args, kwargs={}, delivery_info={}, called_directly=False)
+    try:
+        answer(task, task.job)
+    finally:
+        task.pop_request()
+
+
+def test_who_works_on_a_run_does_not_wait_for_an_open_transaction_with_a_call_of_the_same_job(
+    on_postgresql: Shop,
+) -> None:
+    here = on_postgresql
+    greet = greeting(here)
+    first = greet.apply_async(("kim",))
+    with here.engine.begin() as connection:
+        greet.apply_async(("kim",), task_id="again", ledger_connection=connection)
+        with giving_up_on_locks(here):
+            here.work(greet.job)
+            assert greet.run_handle(first).status is RunStatus.SUCCEEDED
+    here.work(greet.job)
+    assert greet.run_handle("again").get(timeout=0) == "hello kim"
+
+
+@pytest.mark.parametrize("word", ["cancel", "resume", "answer"])
+def test_a_person_does_not_wait_for_an_open_transaction_with_a_call_of_the_same_job(
+    on_postgresql: Shop, word: str
+) -> None:
+    here = on_postgresql
+    greet = greeting(here, failing=True)
+    first = greet.apply_async(("kim",))
+    run = greet.run_handle(first)
+    if word == "resume":
+        here.work(greet.job)
+        assert run.status is RunStatus.FAILED
+    if word == "answer":
+        park(here, run.run_id)
+    with here.engine.begin() as connection:
+        greet.apply_async(("kim",), task_id="again", ledger_connection=connection)
+        with giving_up_on_locks(here):
+            if word == "cancel":
+                assert run.cancel(who="kim", why="a test")
+            elif word == "resume":
+                run.resume(who="kim", why="a test")
+            else:
+                assert run.resolve(run.inbox()[0].item_id, "retry", who="kim", why="a test")
+
+
+@contextmanager
+def giving_up_on_locks(here: Shop) -> Iterator[None]:
+    """Let whoever of the ledger's own would wait for a lock of PostgreSQL's fail."""
+
+    def give_up(connection: Any, _record: object, _proxy: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '1ms'")
+        connection.commit()
+
+    event.listen(here.runtime.engine, "checkout", give_up)
+    try:
+        yield
+    finally:
+        event.remove(here.runtime.engine, "checkout", give_up)
+        here.runtime.engine.dispose()
+
+
+def park(here: Shop, run_id: str) -> None:
+    """Let a run lose its worker until a person is asked."""
+    for _ in range(here.runtime.settings.max_crashes):
+        with here.runtime.engine.begin() as connection:
+            row = here.runtime.runs.find(connection, run_id)
+            assert row is not None
+            job = {"agent": row["agent"], "step": row["next_step"], "owner": "a worker that dies", "token": "t"}
+            assert here.runtime.runs.claim(connection, run_id, row["seq"] + 1, **job) is not None
+        assert end_lease(here.runtime, run_id, "t")
 
 
 def test_a_database_given_as_celerys_own_connection_is_refused(here: Shop, greet: Any) -> None:

@@ -92,7 +92,7 @@ MUTANTS = [
         "FOR SHARE out of the intent",
         "I2",
         "agent_tasks/runs.py",
-        ".where(*fence_of(table, OWNER)).with_for_update(read=share)",
+        ".where(*fence_of(table, OWNER)).with_for_update(read=share, key_share=not share)",
         ".where(*fence_of(table, OWNER))",
         (f"{_FENCES}::test_the_row_that_an_attempt_looks_at_is_its_own_until_it_commits",),
     ),
@@ -191,7 +191,7 @@ MUTANTS = [
         "the lock on the run's row out of the folded statements",
         "I2",
         "agent_tasks/folded.py",
-        '.where(*fence_of(self._runs, OWNER), *more)\n        return query.with_for_update(read=share).cte("owned")',
+        '.where(*fence_of(self._runs, OWNER), *more)\n        return query.with_for_update(read=share, key_share=not share).cte("owned")',
         '.where(*fence_of(self._runs, OWNER), *more)\n        return query.cte("owned")',
         (
             f"{_FOLDED}::{_WAITED_FOR}[intent-another fence]",
