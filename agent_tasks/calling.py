@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agent_tasks.bugs import looks_like_a_bug
 from agent_tasks.current import outside_run
 from agent_tasks.declarations import Guard
+from agent_tasks.errors import NotWritable
 from agent_tasks.interim import interim_of
 from agent_tasks.loops import NeverBegan
 from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step, text_of, traceback_of
@@ -300,21 +301,27 @@ def _with_intent(attempt: Attempt, request: Request, seen: Operation | None) -> 
 
 
 def _succeeded(attempt: Attempt, request: Request, operation: Operation, value: Any) -> None:
-    recorder = attempt.runtime.recorder
     try:
         with outside_run():
             result = codec.dumps(value, "result")
     except BaseException as error:  # noqa: BLE001 - a value may do anything when it is looked at
-        # It happened. Running the body again would make it happen again, so a person says what the result was.
-        failure = describe_failure(error, request.tool.known_errors)
-        recorder.outcome(attempt, operation, OperationStatus.SUCCEEDED, result_missing=1, error=codec.dumps(failure))
-        attempt.suspend(
-            Ask(
-                f"the result of {request.tool.name} could not be stored: {text_of(error)}",
-                (about(Question.RESULT, operation, error=operation.error),),
-            )
+        _without_result(attempt, request, operation, error)
+    try:
+        attempt.runtime.recorder.outcome(attempt, operation, OperationStatus.SUCCEEDED, result=result, unsettled=0)
+    except NotWritable as error:
+        _without_result(attempt, request, operation, error)
+
+
+def _without_result(attempt: Attempt, request: Request, operation: Operation, error: BaseException) -> NoReturn:
+    """It happened. Running the body again would make it happen again, so a person says what the result was."""
+    failure = codec.dumps(describe_failure(error, request.tool.known_errors))
+    attempt.runtime.recorder.outcome(attempt, operation, OperationStatus.SUCCEEDED, result_missing=1, error=failure)
+    attempt.suspend(
+        Ask(
+            f"the result of {request.tool.name} could not be stored: {text_of(error)}",
+            (about(Question.RESULT, operation, error=operation.error),),
         )
-    recorder.outcome(attempt, operation, OperationStatus.SUCCEEDED, result=result, unsettled=0)
+    )
 
 
 def _failed(attempt: Attempt, request: Request, operation: Operation, error: Exception) -> NoReturn:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_tasks.declarations import in_seconds
 from agent_tasks.errors import ConfigurationError, LedgerUnavailable
+from agent_tasks.limits import LONGEST
 from agent_tasks.retention import Deletion, Place
 from agent_tasks.retries import said_of
 
@@ -143,6 +144,10 @@ def _seconds_of(runtime: Runtime, older_than: Any) -> float:
     if older_than is not None and (not isinstance(older_than, timedelta) or older_than < timedelta(0)):
         raise ConfigurationError(
             f"older_than must be a timedelta of 0 or more, got {older_than!r}; nothing was deleted.{in_seconds(older_than)}"
+        )
+    if older_than is not None and older_than > LONGEST:
+        raise ConfigurationError(
+            f"older_than must be a hundred years at most, got {older_than!r}; nothing was deleted."
         )
     if older_than is not None:
         seconds: float = older_than.total_seconds()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_tasks.database import parse_url
 from agent_tasks.errors import ConfigurationError, SingleHostOnly, did_you_mean
+from agent_tasks.limits import LONGEST_SECONDS
 from agent_tasks.states import Mode
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class Settings:
                 isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value <= 0
             ):
                 raise ConfigurationError(f"agent_{field.name} must be a number above 0, got {value!r}.")
+            if isinstance(value, (int, float)) and value > (most := _most(field.name)):
+                raise ConfigurationError(f"agent_{field.name} must be {most:,.0f} at most, got {value!r}.")
             if field.type == "int" and not isinstance(value, int):
                 raise ConfigurationError(f"agent_{field.name} must be a whole number, got {value!r}.")
         if not isinstance(self.single_host, bool):
@@ -89,7 +92,7 @@ class Settings:
 
     def backoff_seconds(self, tries: int) -> float:
         """Return the pause before the next try, in seconds; ``tries`` were made."""
-        return min(self.retry_backoff_seconds * 2.0 ** max(0, tries - 1), self.retry_backoff_max_seconds)
+        return min(self.retry_backoff_seconds * 2.0 ** min(max(0, tries - 1), 64), self.retry_backoff_max_seconds)
 
     @classmethod
     def of(cls, app: Celery) -> Settings:
@@ -135,6 +138,13 @@ class Settings:
                 "agent_database_url to a PostgreSQL database, or agent_single_host=True if all workers and callers "
                 "stay on this host for good."
             )
+
+
+def _most(name: str) -> float:
+    """Return the largest value of a setting that is a number: a hundred years, or what a column holds."""
+    if name.endswith("_seconds"):
+        return LONGEST_SECONDS
+    return LONGEST_SECONDS / 86_400 if name.endswith("_days") else 2**31 - 1
 
 
 def _url_in_django(values: dict[str, Any]) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+import reprlib
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from agent_tasks.errors import ConfigurationError, UnguardedTool, did_you_mean
+from agent_tasks.limits import LONGEST
 from agent_tasks.schema import MAX_ID_LENGTH, is_id
 from agent_tasks.states import Effect
+from agent_tasks.texts import is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -75,6 +78,10 @@ def checked(subject: str, guard: Guard) -> Guard:
             raise UnguardedTool(
                 f"{field}= of {subject} must be a timedelta of 0 or more, got {value!r}.{in_seconds(value)}"
             )
+        if value is not None and value > LONGEST:
+            raise UnguardedTool(
+                f"{field}= of {subject} must be a hundred years at most, since no database counts further, got {value!r}."
+            )
     if guard.timeout is not None and not guard.timeout:
         raise UnguardedTool(f"timeout= of {subject} must be more than 0, got {guard.timeout!r}.")
     if guard.effect in (Effect.PROBED, Effect.MANUAL) and guard.timeout is None:
@@ -95,6 +102,10 @@ def checked(subject: str, guard: Guard) -> Guard:
         )
     if guard.why is not None and not isinstance(guard.why, str):
         raise UnguardedTool(f"why= of {subject} must be a sentence, got {guard.why!r}.")
+    if guard.why is not None and not is_storable(guard.why):
+        raise UnguardedTool(
+            f"why= of {subject} must be a text without NUL and whole surrogate pairs, got {reprlib.repr(guard.why)}."
+        )
     _refuse_useless(subject, guard)
     if not guard.record and guard.effect is not Effect.READ:
         raise UnguardedTool(f"record=False of {subject} is for effect='read' only, got {str(guard.effect)!r}.")

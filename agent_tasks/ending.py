@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -14,11 +15,12 @@ from agent_tasks.calling import settle_unasked
 from agent_tasks.cancelling import end_cancelled, end_or_settle
 from agent_tasks.coalescing import GoesOn, commit_held, goes_on
 from agent_tasks.doorbell import Ring
-from agent_tasks.errors import LedgerUnavailable, StepSuspended
+from agent_tasks.errors import LedgerUnavailable, NotWritable, StepSuspended
 from agent_tasks.fallback import fall_back
 from agent_tasks.lines import NEXT_STEP
 from agent_tasks.next_calls import NEXT_CALLS, noted, plan_next
 from agent_tasks.next_waits import noted_wait, reason_to_sleep
+from agent_tasks.operations import text_of
 from agent_tasks.outcomes import Done, Fail, Next, Outcome, error_line
 from agent_tasks.refusals import refused_end
 from agent_tasks.retries import Retry, ended_on
@@ -150,11 +152,12 @@ class Ending:
         except StepSuspended:
             return None  # the lease expires, or a later attempt finds what was recorded
         except UnstorableValue as error:  # the step's state or output: nothing was written
-            attempt.raised = error
             subject = f"step {attempt.step!r}" if attempt.run["task"] is None else attempt.agent.subject
-            said = refused_end(error, subject)
-            attempt.failure = {"type": type(error).__name__, "text": said, "traceback": ""}
-            return self._commit(attempt, Fail(said))
+            return self._refused(attempt, error, refused_end(error, subject))
+        except NotWritable as error:
+            if isinstance(outcome, Fail):
+                raise
+            return self._refused(attempt, error, str(error))
         except CheckpointError as error:  # what it would follow was damaged meanwhile; the next attempt looks at it
             pause = runtime.settings.backoff_seconds(attempt.number)
             attempt.doomed = Wait(f"since its checkpoint could not be saved: {error}", seconds=pause)
@@ -189,6 +192,12 @@ class Ending:
                 },
             )
         return None
+
+    def _refused(self, attempt: Attempt, error: Exception, said: str) -> GoesOn | None:
+        """End the run as failed whose step ended in something that cannot be written; nothing of it was."""
+        attempt.raised = error
+        attempt.failure = {"type": type(error).__name__, "text": said, "traceback": ""}
+        return self._commit(attempt, Fail(said))
 
     def _wait(self, connection: Connection, attempt: Attempt, outcome: Retry | NotYet) -> RunStatus:
         if isinstance(outcome, Retry):
@@ -300,21 +309,26 @@ class Ending:
             return
         runtime = self.runtime
 
-        def work(connection: Connection) -> RunStatus | None:
+        def work(connection: Connection, given: Wait | Ask | Cancelled) -> RunStatus | None:
             row = runtime.runs.owned(connection, attempt)
             if row is None:
                 return None
-            if isinstance(suspension, Cancelled) or (is_cancelled(row) and not attempt.settles_only):
+            if isinstance(given, Cancelled) or (is_cancelled(row) and not attempt.settles_only):
                 return end_or_settle(runtime, connection, attempt)
-            status = runtime.runs.suspend(connection, attempt, suspension)
+            status = runtime.runs.suspend(connection, attempt, given)
             if status in _ASKING:
-                for asked in suspension.questions:
+                for asked in given.questions:
                     runtime.ledger.doubt(connection, asked)
                     runtime.inbox.open(connection, attempt.run_id, asked)
             return status
 
         try:
-            status = runtime.recorder.write(attempt, "suspend", work)
+            try:
+                status = runtime.recorder.write(attempt, "suspend", partial(work, given=suspension))
+            except NotWritable as error:  # what it waits for, or the question: it looks again, and says why
+                pause = runtime.settings.backoff_seconds(attempt.number)
+                suspension = Wait(f"since what it stopped at could not be written: {text_of(error)}", seconds=pause)
+                status = runtime.recorder.write(attempt, "suspend", partial(work, given=suspension))
         except StepSuspended:
             return
         if isinstance(suspension, (Ask, Wait)) and suspension.questions and status in _ASKING:

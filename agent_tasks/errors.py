@@ -133,6 +133,10 @@ class ArgumentsNotStorable(AgentTasksError):
     """The arguments of a tool call cannot be stored; nothing was sent."""
 
 
+class NotWritable(AgentTasksError):
+    """The ledger's database refused a value, such as a number out of its range; nothing was written."""
+
+
 class EffectInCheck(AgentTasksError):
     """A check, which is asked again and again, called a tool that has an effect."""
 

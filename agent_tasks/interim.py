@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.current import outside_run
-from agent_tasks.errors import NotAwaited, NotKept
+from agent_tasks.errors import NotAwaited, NotKept, NotWritable
 from agent_tasks.loops import KeptLoop, in_thread
 from agent_tasks.recorder import contradiction
 from agent_tasks.refusals import refusal
@@ -84,7 +84,10 @@ class Interim:
                 connection, operation, from_=executing, token=attempt.token, progress=encoded
             )
 
-        owns, stands = runtime.recorder.write(attempt, "progress", work)
+        try:
+            owns, stands = runtime.recorder.write(attempt, "progress", work)
+        except NotWritable as error:
+            raise NotKept(f"{what} was not saved, so what was saved before stays: {error}") from error
         if not owns:
             attempt.suspend(Lost(f"the lease was lost while {operation.tool} ran"))
         if not stands:

@@ -6,6 +6,7 @@ A call stands in the ledger, so its doorbell comes again: a limit of no use woul
 from __future__ import annotations
 
 import reprlib
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.errors import AgentTasksError, ConfigurationError
@@ -18,6 +19,7 @@ LIMITS = ("time_limit", "soft_time_limit")
 
 #: In seconds, a hundred years: no clock is asked for more.
 LONGEST_SECONDS = 100 * 365 * 86_400.0
+LONGEST = timedelta(seconds=LONGEST_SECONDS)
 
 
 def is_limit(value: object) -> bool:

@@ -12,6 +12,7 @@ from agent_tasks.clock import MICROSECONDS, microseconds
 from agent_tasks.errors import NotKept, ToolFailed
 from agent_tasks.recovery import Recorded
 from agent_tasks.states import Effect, OperationStatus
+from agent_tasks.texts import storable
 from checkpoint import codec
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def text_of(said: object) -> str:
         text = str(said)
     except BaseException:  # noqa: BLE001 - what cannot be said must not hide that it was said
         return f"<{type(said).__qualname__} without a text>"
-    return text[:MAX_SAID].encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+    return storable(text[:MAX_SAID])
 
 
 def traceback_of(error: BaseException) -> str:

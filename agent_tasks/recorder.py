@@ -10,12 +10,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from agent_tasks import shortcuts
 from agent_tasks.clock import microseconds
-from agent_tasks.errors import AgentTasksError, ConfigurationError, LedgerUnavailable
+from agent_tasks.errors import AgentTasksError, ConfigurationError, LedgerUnavailable, NotWritable
 from agent_tasks.operations import PROBE, text_of
 from agent_tasks.runs import is_cancelled
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply, RunRequest, RunStatus
 from agent_tasks.suspensions import Lost, Wait, about
 from agent_tasks.troubles import first_line
+from agent_tasks.unwritable import values_refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +73,7 @@ class Recorder:
 
         Raises:
             InForkedProcess: this is a child of the attempt's process.
+            NotWritable: a value is none that the database takes.
             StepSuspended: the database refused, or gave no answer until the step's time limit.
         """
         attempt.check_process(f"the ledger was used ({name})")
@@ -80,8 +82,13 @@ class Recorder:
             try:
                 if pause:
                     self.runtime.clock.pause(pause)
-                done = None if at_once is None else at_once()
-                return self.runtime.boundary.commit(name, place or self.runtime.engine, work) if done is None else done
+                with values_refused(attempt.run_id, name):
+                    done = None if at_once is None else at_once()
+                    if done is None:
+                        done = self.runtime.boundary.commit(name, place or self.runtime.engine, work)
+                    return done
+            except NotWritable:
+                raise
             except SoftTimeLimitExceeded:
                 again = self.runtime.settings.backoff_seconds(attempt.number)
                 attempt.doomed = attempt.doomed or Wait(f"since its soft time limit struck at {name!r}", seconds=again)
@@ -131,6 +138,8 @@ class Recorder:
 
         try:
             owns, operation = self.write(attempt, "intent", work, at_once if seen is None else None)
+        except NotWritable:  # nothing was sent, and the step may know why
+            raise
         except BaseException as error:  # noqa: BLE001 - a time limit, say: the intent may be committed all the same
             said = f"{type(error).__name__}: {text_of(error)}"
             attempt.note_raised(error)
@@ -197,6 +206,7 @@ class Recorder:
 
         Raises:
             LeaseLost: the attempt does not own the run any more.
+            NotWritable: a value is none that the database takes; what became of the request is still to be written.
             StepSuspended: it does, and its outcome is not what the ledger says; the next attempt goes by the ledger (I5).
         """
         runtime, woke = self.runtime, False
@@ -220,6 +230,8 @@ class Recorder:
         usual = status is OperationStatus.SUCCEEDED and fact is None and values.keys() == {"result", "unsettled"}
         try:
             owns, settled = self.write(attempt, "outcome", work, at_once if usual else None)
+        except NotWritable:
+            raise
         except BaseException as error:  # noqa: BLE001 - the step must not take it for what the tool raised (I15)
             attempt.note_raised(error)
             attempt.suspend(Lost(f"the outcome of {operation.tool} could not be written: {text_of(error)}"))

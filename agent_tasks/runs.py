@@ -12,6 +12,7 @@ from sqlalchemy import BigInteger, Integer, String, and_, bindparam, case, null,
 from agent_tasks.schema import PLAIN_PROTOCOL, PROTOCOL, is_id
 from agent_tasks.states import RunRequest, RunStatus
 from agent_tasks.suspensions import Ask, Wait
+from agent_tasks.texts import storable
 from checkpoint import codec
 from checkpoint.inserts import new_row, was_new
 from checkpoint.mysql import is_mysql
@@ -462,6 +463,8 @@ class Runs:
     def _leave(self, connection: Connection, attempt: Attempt, **values: Any) -> bool:
         statement = update(self.table).where(*self._fence(attempt))
         values = {**NO_LEASE, "updated_at": self.clock.now(), **values}
+        if isinstance(values.get("waiting_for"), str):  # a reason may repeat what anybody said
+            values["waiting_for"] = storable(values["waiting_for"])
         return connection.execute(statement.values(**values)).rowcount == 1
 
     # -- a lease that ends without its owner's word ------------------------------------------------------------------

@@ -16,6 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from agent_tasks.texts import is_storable
 from checkpoint.columns import BYTES, IN_TRANSACTIONS, Exact, Words
 
 #: The highest number in ``agent_runs.protocol`` that this release knows; a worker touches no run with a higher one.
@@ -39,13 +40,7 @@ def is_id(value: object) -> bool:
         >>> is_id("cart-42"), is_id(""), is_id("\ud800")
         (True, False, False)
     """
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_LENGTH or "\0" in value:
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return False
-    return True
+    return isinstance(value, str) and 0 < len(value) <= MAX_ID_LENGTH and is_storable(value)
 
 
 #: What is kept of the words for a call in observe mode, in characters.

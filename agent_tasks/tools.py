@@ -24,6 +24,7 @@ from agent_tasks.declarations import (
     refuse_without_probe,
 )
 from agent_tasks.errors import OutsideRun, UnguardedTool
+from agent_tasks.limits import LONGEST
 from agent_tasks.recovery import Promise
 from agent_tasks.states import Effect
 
@@ -214,6 +215,10 @@ class Tool(Generic[P, R]):
         if given is not None and not (isinstance(given, timedelta) and given > timedelta(0)):
             raise UnguardedTool(
                 f"timeout= of the probe of {self.subject} must be a timedelta of more than 0, got {given!r}.{in_seconds(given)}"
+            )
+        if isinstance(given, timedelta) and given > LONGEST:
+            raise UnguardedTool(
+                f"timeout= of the probe of {self.subject} must be a hundred years at most, got {given!r}."
             )
         check_function(f"the probe of {self.subject}", function, "an operation", may_be_async=True)
         timeout = timeout or self.guard.timeout

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 #: PostgreSQL: the body caught the error of a statement and went on, in a transaction that can only be rolled back.
 _FAILED_TRANSACTION = "25P02"
 
+#: No server takes more for an idle transaction: PostgreSQL counts in an integer, MySQL ends at a year.
+_LONGEST_IDLE_MS = 2**31 - 1
+
 #: MySQL: the savepoint that a body's transaction begins with.
 _BODY = "agent_body"
 
@@ -186,7 +189,7 @@ def _kept_whole(connection: Connection, subject: str) -> Iterator[None]:
 @contextmanager
 def _time_allowed(connection: Connection, seconds: float) -> Iterator[None]:
     """Let a body that works on something else for a while keep its transaction open."""
-    needed_ms = int((seconds + 5) * 1000)
+    needed_ms = min(int((seconds + 5) * 1000), _LONGEST_IDLE_MS)
     if connection.dialect.name == "postgresql" and needed_ms > IDLE_IN_TRANSACTION_MS:
         connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {needed_ms}")
     longer = is_mysql(connection) and needed_ms > IDLE_SECONDS * 1000
