@@ -14,7 +14,7 @@ from agent_tasks.loops import NeverBegan
 from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step, text_of, traceback_of
 from agent_tasks.probing import ask_the_world
 from agent_tasks.putting_off import put_off
-from agent_tasks.recovery import Decision, Promise, decide
+from agent_tasks.recovery import MAX_SENDS, Decision, Promise, decide
 from agent_tasks.retries import retry_after
 from agent_tasks.states import IN_DOUBT, Effect, OperationStatus, Question, Reply
 from agent_tasks.suspensions import Ask, Asked, RetryLater, Wait, about
@@ -264,11 +264,24 @@ def _record(attempt: Attempt, request: Request, seen: Operation | None, **outcom
         raise _LookAgain
 
 
-def _too_late_to_begin(attempt: Attempt, operation: Operation) -> NoReturn:
-    """Past its own deadline before it began: nothing was sent, and nothing will be."""
+def _too_late_to_begin(attempt: Attempt, request: Request, operation: Operation) -> NoReturn:
+    """Past its own deadline before it began: nothing was sent, and it is tried again, as often as a request is sent."""
+    if operation.attempts >= MAX_SENDS and operation.unsettled == 0:
+        _never_in_time(attempt, request, operation)
     attempt.runtime.recorder.never_sent(attempt, operation)
     pause = attempt.runtime.settings.backoff_seconds(operation.attempts)
     attempt.suspend(Wait(f"since the deadline of {operation.tool} passed before its body began", seconds=pause))
+
+
+def _never_in_time(attempt: Attempt, request: Request, operation: Operation) -> NoReturn:
+    tool = request.tool
+    error = TimeoutError(
+        f"run {attempt.run_id!r}: {tool.subject} was not begun: its deadline ({request.timeout_seconds:g} s) passed before its body "
+        f"could begin, at try {operation.attempts} as before. Nothing was sent; give it a longer timeout=."
+    )
+    failure = codec.dumps(describe_failure(error, tool.known_errors))
+    attempt.runtime.recorder.outcome(attempt, operation, OperationStatus.FAILED, error=failure, horizon_at=None)
+    raise failure_seen_by_step(operation.error or {}, tool, error)
 
 
 def _with_intent(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
@@ -278,7 +291,7 @@ def _with_intent(attempt: Attempt, request: Request, seen: Operation | None) -> 
     if operation is None:
         raise _LookAgain
     if operation.remaining() <= 0:
-        _too_late_to_begin(attempt, operation)
+        _too_late_to_begin(attempt, request, operation)
     try:
         with attempt.body_of(request), attempt.deadline_of(operation), interim_of(attempt, operation):
             value = runtime.boundary.effect(tool.name, lambda: tool.run(operation, request.arguments))
@@ -286,7 +299,7 @@ def _with_intent(attempt: Attempt, request: Request, seen: Operation | None) -> 
         if operation.remaining() > 0:  # whoever waits for it gave up before that
             recorder.never_sent(attempt, operation)
             raise
-        _too_late_to_begin(attempt, operation)
+        _too_late_to_begin(attempt, request, operation)
     except CRASHES as error:
         _interrupted(attempt, request, operation, error)
         raise

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from agent_tasks import Happened, NotHappened, Operation, RunFailed, Tool, current_run, done, tool
+from agent_tasks.boundary import Point
 from agent_tasks.inline import answer_all
+from agent_tasks.recovery import MAX_SENDS
 from agent_tasks.states import OperationStatus, RunStatus
 from tests.duel import Duel, duel
 
@@ -356,4 +358,78 @@ def test_a_run_inside_a_body_has_nothing_to_do_with_the_one_around_it(here: Duel
     outer = here.agent(charge, delegate, name="outer", pay=lambda _state: done((delegate(), charge("outer"))))
     assert here.run(outer).get(timeout=0) == ("charge inner", "charge outer")
     assert [each.row["parent_operation"] for each in inner.run("inner-1").operations()] == [None]
+    here.sound()
+
+
+# -- a time-out that nothing fits into -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [{"effect": "manual"}, {"effect": "keyed", "key_lifetime": timedelta(hours=24), "bind": False}]
+)
+def test_a_call_whose_timeout_passes_before_its_body_begins_is_given_up_after_some_tries(
+    here: Duel, options: dict[str, Any]
+) -> None:
+    @tool(timeout=timedelta(microseconds=1), **options)
+    def charge() -> None:
+        here.requests.append("sent")
+
+    order = here.agent(charge, pay=lambda _state: done(charge()))
+    run = here.run(order)
+    assert (run.status, "before its body began" in str(run.waiting_for)) == (RunStatus.WAITING, True)
+    for _ in range(MAX_SENDS - 1):
+        assert run.status is RunStatus.WAITING
+        here.later(order, 600)
+    assert run.status is RunStatus.FAILED
+    with pytest.raises(
+        RunFailed, match=r"deadline \(1e-06 s\) passed .* at try 8 .*Nothing was sent; give it a longer"
+    ):
+        run.get(timeout=0)
+    assert (here.requests, here.operation().status) == ([], OperationStatus.FAILED)
+    here.sound()
+
+
+def test_a_step_may_go_on_after_a_call_that_was_never_begun_in_time(here: Duel) -> None:
+    @tool(effect="manual", timeout=timedelta(microseconds=1))
+    def charge() -> None:
+        here.requests.append("sent")
+
+    def pay(_state: Any) -> Any:
+        try:
+            charge()
+        except TimeoutError:
+            return done("not charged")
+
+    order = here.agent(charge, pay=pay)
+    run = here.run(order)
+    for _ in range(MAX_SENDS):
+        here.later(order, 600)
+    assert (run.get(timeout=0), here.requests) == ("not charged", [])
+    here.sound()
+
+
+def test_a_worker_that_dies_before_it_gives_such_a_call_up_leaves_a_doubt_and_the_next_try_is_the_last(
+    here: Duel,
+) -> None:
+    @tool(effect="manual", timeout=timedelta(microseconds=1))
+    def charge() -> None:
+        here.requests.append("sent")
+
+    outcomes = []
+
+    def dies(point: Point) -> None:
+        if point == Point("commit", "outcome", "before"):
+            outcomes.append(point)
+            if len(outcomes) == MAX_SENDS - 1:
+                raise MemoryError
+
+    order = here.agent(charge, pay=lambda _state: done(charge()))
+    run = here.run(order)  # the first try; the others are the rival's
+    here.rival.boundary.observer = dies
+    for _ in range(MAX_SENDS + 1):
+        here.later(order, 600)
+    assert here.questions() == ["unknown"]
+    here.reply(order, "did-not-happen")
+    here.later(order, 600)
+    assert (run.status, here.requests) == (RunStatus.FAILED, [])
     here.sound()
