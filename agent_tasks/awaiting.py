@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.calling import carry_out
-from agent_tasks.current import bodies
+from agent_tasks.current import attempt_of_this_context, bodies
 from agent_tasks.errors import NotAwaited
+from agent_tasks.late import keep_late
 from agent_tasks.loops import KeptLoop, NeverBegan, in_thread, run_body
 from agent_tasks.states import Effect
 
@@ -71,8 +73,12 @@ async def _awaited(attempt: Attempt, tool: Tool[..., Any], arguments: dict[str, 
 def run_here(tool: Tool[..., Any], body: Coroutine[Any, Any, Any], operation: Operation) -> Any:
     """Run the body of an async tool, which is waited for in this thread, until its deadline at the latest.
 
-    A cancel stops no thread, so a body that may have an effect lasts as long as those that it awaits.
+    A cancel stops no thread, so a body that may have an effect lasts as long as those that it awaits. What one comes to that
+    was given up is kept all the same.
     """
     first = bodies.get()[-1].be_at_home if tool.guard.record else None
     acts = tool.guard.effect is not Effect.READ
-    return run_body(body, f"the body of {tool.subject}", operation.remaining(), first=first, with_threads=acts)
+    attempt = attempt_of_this_context()
+    late = partial(keep_late, attempt, tool, operation) if acts and attempt is not None else None
+    what = f"the body of {tool.subject}"
+    return run_body(body, what, operation.remaining(), first=first, with_threads=acts, late=late)

@@ -69,6 +69,7 @@ class Started:
         self._task: asyncio.Task[None] | None = None
         self._deciding, self._cancelled = threading.Lock(), False
         self._threads: set[concurrent.futures.Future[Any]] = set()
+        self._left_to: Callable[[Callable[[], Any]], None] | None = None
         loop.call_soon_threadsafe(self._start)  # in a copy of this thread's context
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -86,6 +87,19 @@ class Started:
         """It was cancelled before it began, also where a loop that somebody blocks has not come to say so yet."""
         with self._deciding:
             return self._cancelled and not self._begun
+
+    def leave_to(self, late: Callable[[Callable[[], Any]], None]) -> None:
+        """Give it up: nobody waits for it any more, and ``late`` gets its :meth:`result` when it has ended, in a thread of its own."""
+        with self._deciding:
+            self._left_to = late
+        if self._ended.is_set():
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        with self._deciding:
+            late, self._left_to = self._left_to, None
+        if late is not None:
+            threading.Thread(target=late, args=(self.result,), name="agent-late", daemon=True).start()
 
     def waits_for(self, thread: concurrent.futures.Future[Any]) -> None:
         """Note what it does in a thread of the loop, which no cancel stops: until that has ended, it has not."""
@@ -135,6 +149,7 @@ class Started:
             self._coroutine.close()
             self._error = NeverBegan()
         self._ended.set()
+        self._hand_over()
 
 
 #: The coroutine that runs in this task, or that started it.
@@ -275,6 +290,7 @@ def run_body(
     *,
     first: Callable[[], None] | None = None,
     with_threads: bool = False,
+    late: Callable[[Callable[[], Any]], None] | None = None,
 ) -> T:
     """Run an async body on the kept loop, and cancel it at its deadline; the calling thread waits for its end.
 
@@ -284,6 +300,7 @@ def run_body(
         remaining_seconds: until its deadline; may be infinite.
         first: called in its task before it begins.
         with_threads: where it ends by an exception, it ends when what it does in threads of the loop has ended.
+        late: what it comes to is handed to, where it is given up and ends all the same; see :meth:`Started.leave_to`.
 
     Raises:
         TimeoutError: it was cancelled at its deadline, and did not return all the same.
@@ -302,7 +319,8 @@ def run_body(
     except BaseException:  # a time limit, say: until it has ended, or its process is killed, its call goes on
         body.cancel()
         left = deadline - time.monotonic()
-        body.wait(END_SECONDS + (max(left, 0) if isfinite(left) else 0))
+        if not body.wait(END_SECONDS + (max(left, 0) if isfinite(left) else 0)) and late is not None:
+            body.leave_to(late)
         raise
     if in_time:
         value: T = body.result()
@@ -311,6 +329,8 @@ def run_body(
     if not body.wait(END_SECONDS):
         if body.never_began:
             raise NeverBegan
+        if late is not None:
+            body.leave_to(late)
         raise TimeoutError(f"{what} did not end at its deadline, and goes on although it was cancelled")
     try:
         value = body.result()

@@ -304,6 +304,44 @@ class Recorder:
             self.runtime.inbox.open(connection, attempt.run_id, about(told, operation))
         return False
 
+    def late(
+        self,
+        attempt: Attempt,
+        operation: Operation,
+        status: OperationStatus,
+        *,
+        fact: dict[str, Any] | None = None,
+        **values: Any,
+    ) -> None:
+        """Commit what became of a request that the attempt has given up, as one that lost its lease does (I2).
+
+        The attempt is over: nothing of it is asked for or told. A ledger that is away is waited for until its time limit.
+        """
+        runtime, pause = self.runtime, _PAUSES[0]
+
+        def work(connection: Connection) -> bool:
+            run = runtime.runs.find(connection, attempt.run_id, lock=True)
+            return run is not None and self._late_outcome(connection, attempt, operation, status, fact, values)
+
+        while True:
+            try:
+                woke = runtime.boundary.commit("outcome", runtime.engine, work)
+                break
+            except (SQLAlchemyError, AgentTasksError) as error:
+                if not isinstance(error, LedgerUnavailable) or runtime.clock.local() >= attempt.deadline:
+                    logger.warning(
+                        "run %s: the late outcome of %s could not be kept: %s",
+                        attempt.run_id,
+                        operation.tool,
+                        error,
+                        extra={"action": "late_outcome_lost", "run_id": attempt.run_id},
+                    )
+                    return
+            self.runtime.clock.pause(pause)
+            pause = min(2 * pause, _PAUSES[1])
+        if woke:
+            runtime.ring(attempt.run_id)
+
     def never_sent(self, attempt: Attempt, operation: Operation) -> None:
         """Take back an intent whose body did not begin; an earlier request that nobody settled stays in doubt."""
         unsettled = operation.unsettled > 0

@@ -37,7 +37,7 @@ from agent_tasks.states import OperationStatus, RunStatus
 from agent_tasks.testing import VendorWorld, explore_crashes
 from agent_tasks.worker import _refuse_async
 from tests.agents import new_app
-from tests.duel import Duel, duel
+from tests.duel import Duel, Outage, duel
 from tests.forked import forked
 from tests.waiting import wait_until
 
@@ -270,6 +270,101 @@ def test_the_parent_sees_a_body_that_overstays_as_no_cancel_stops_it(
     assert overdue.is_set()
     assert run.status in (RunStatus.WAITING, RunStatus.SUCCEEDED)  # what it returned all the same counts
     assert here.operation().attempts == 1
+    here.sound()
+
+
+def deaf(here: Duel, ends: threading.Event, came_to: Callable[[], Any], **options: Any) -> Tool[..., Any]:
+    """A tool whose first body hears no cancel until it is let go; the second one is quick."""
+
+    @tool(**{"effect": "manual", "timeout": timedelta(seconds=0.2), "key": lambda: "once", **options})
+    async def charge() -> Any:
+        here.requests.append("sent")
+        while len(here.requests) == 1 and not ends.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        return came_to() if len(here.requests) == 1 else "charged again"
+
+    return charge
+
+
+def given_up(here: Duel, charge: Tool[..., Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Agent, Any]:
+    """Let a run give the first body up; nothing is killed here."""
+    monkeypatch.setattr(loops, "END_SECONDS", 0.05)
+
+    async def send(_state: Any) -> Any:
+        return done(await charge())
+
+    agent = here.agent(charge, send=send)
+    run = here.run(agent)
+    assert (run.status, here.operation().status) == (RunStatus.WAITING, OperationStatus.UNKNOWN)
+    return agent, run
+
+
+def evidence_of(here: Duel) -> list[str]:
+    return [str(fact["what"]) for fact in here.operation().evidence]
+
+
+def test_what_a_body_returns_that_was_given_up_settles_the_doubt_about_it(
+    here: Duel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = threading.Event()
+    agent, run = given_up(here, deaf(here, ends, lambda: "charged"), monkeypatch)
+    ends.set()
+    wait_until(lambda: run.status is RunStatus.QUEUED, "the run was woken")
+    assert (here.operation().status, evidence_of(here)) == (OperationStatus.SUCCEEDED, ["unknown", "late succeeded"])
+    here.work(agent)
+    assert (run.get(timeout=0), here.requests) == ("charged", ["sent"])
+    here.sound()
+
+
+def test_what_a_body_returns_late_after_its_call_was_done_again_is_shown_as_doubled(
+    here: Duel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = threading.Event()
+    agent, run = given_up(here, deaf(here, ends, lambda: "charged"), monkeypatch)
+    here.later(agent, 60)
+    here.reply(agent, "did-not-happen")
+    assert run.get(timeout=5) == "charged again"
+    ends.set()
+    wait_until(lambda: here.questions() == ["doubled"], "the late outcome is shown")
+    assert (run.get(timeout=0), here.operation().result) == ("charged again", "charged again")
+    assert "late succeeded" in evidence_of(here)
+    here.sound()
+
+
+class Declined(Exception):
+    """The vendor said no."""
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "kept"),
+    [
+        ({"refused": (Declined,)}, OperationStatus.FAILED, ["unknown", "late failed"]),
+        ({}, OperationStatus.UNKNOWN, ["unknown", "late unknown"]),
+    ],
+    ids=["a refusal", "any other exception"],
+)
+def test_what_a_body_raises_that_was_given_up_is_kept(
+    here: Duel, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], status: OperationStatus, kept: list[str]
+) -> None:
+    def declines() -> None:
+        raise Declined("no")
+
+    ends = threading.Event()
+    given_up(here, deaf(here, ends, declines, **options), monkeypatch)
+    ends.set()
+    wait_until(lambda: len(evidence_of(here)) == 2, "it is kept")
+    assert (here.operation().status, evidence_of(here)) == (status, kept)
+    here.sound()
+
+
+def test_a_late_outcome_waits_for_a_ledger_that_is_away(here: Duel, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = threading.Event()
+    _, run = given_up(here, deaf(here, ends, lambda: "charged"), monkeypatch)
+    here.runtime.boundary.observer = Outage("outcome", "before", times=2)
+    ends.set()
+    wait_until(lambda: run.status is RunStatus.QUEUED, "the run was woken")
+    assert here.operation().result == "charged"
     here.sound()
 
 
