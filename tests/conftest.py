@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.stash[SHARED] = contextlib.ExitStack()
         config.stash[SHARED].enter_context(services.session_folder())
+    # Remembered now: else a test that sets TMPDIR for a while would choose its own folder for all that follow.
+    tempfile.gettempdir()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
