@@ -367,6 +367,10 @@ SQLITE = {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.db"}
             "postgresql+psycopg:///shop?host=%2Frun%2Fpg&sslmode=require",
         ),
         (
+            {**POSTGRESQL, "OPTIONS": {"prepare_threshold": None}},
+            "postgresql+psycopg:///shop?prepare_threshold=None",
+        ),
+        (
             {"ENGINE": POSTGRESQL["ENGINE"], "OPTIONS": {"service": "shop"}},
             "postgresql+psycopg://?service=shop",
         ),

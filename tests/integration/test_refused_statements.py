@@ -293,6 +293,35 @@ def test_what_was_bought_is_recorded_when_the_database_takes_it(here: Shop, refu
     assert here.ask("SELECT fence, crashes FROM agent_runs") == [(1, 0)]
 
 
+@pytest.mark.parametrize("refused", ["a standby", "forgotten statements"])
+def test_a_transactional_body_that_met_a_refusal_of_the_server_is_run_again_and_not_failed(
+    here: Shop, refused: str
+) -> None:
+    """It was rolled back with its transaction."""
+    breaks, mends = REFUSALS["a standby"]
+    tries: list[str] = []
+
+    def observe(point: Point) -> None:
+        if str(point) == "before effect book":
+            tries.append(refused)
+        if str(point) != "after commit claim" or here.effects != ["hat"] or tries:
+            return
+        if refused == "a standby":
+            here.say(breaks)
+            here.end_sessions()
+            at_checkout(here.runtime.engine, 3, lambda _connection: here.say(mends))
+        else:
+            at_checkout(here.runtime.engine, 0, lambda own: own.pgconn.exec_(b"DEALLOCATE ALL"))
+
+    here.begin_anew("?prepare_threshold=0")
+    here.run(here.shop, "before")
+    here.check_all_is_well("before")
+    here.runtime.boundary.observer = observe
+    here.run(here.shop)
+    assert len(tries) > 1
+    here.check_all_is_well(RUN)
+
+
 def test_an_outcome_that_is_refused_until_the_steps_time_limit_is_a_doubt_and_not_done_again(here: Shop) -> None:
     breaks, mends = REFUSALS["a trigger"]
 
