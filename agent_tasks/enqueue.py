@@ -213,14 +213,15 @@ def saying_whether_made(run_id: str, dedupe_key: str | None) -> Iterator[None]:
                 "The run may have been made, since only the answer is missing",
                 f" with {known_by}, which finds it",
             )
-        perhaps = ""
         if not error.ambiguous and isinstance(cause, DBAPIError) and lost_a_race(cause):
             held = f"id {run_id!r}" if dedupe_key is None else f"dedupe key {dedupe_key!r} or id {run_id!r}"
-            perhaps = f" Perhaps somebody has enqueued {held} in a transaction that he has not ended."
+            raise LedgerUnavailable(
+                f"the ledger's database waited in vain for another transaction: {first_line(cause)}. {said}. Perhaps somebody has "
+                f"enqueued {held} in a transaction that he has not ended; call again when he has."
+            ) from cause
         what = "refused to write" if is_refused(cause) else "did not answer"
         raise LedgerUnavailable(
-            f"the ledger's database {what}: {first_line(cause)}. {said}: {cure_of(cause)}, then call "
-            f"again{found}.{perhaps}",
+            f"the ledger's database {what}: {first_line(cause)}. {said}: {cure_of(cause)}, then call again{found}.",
             ambiguous=error.ambiguous,
         ) from cause
 
