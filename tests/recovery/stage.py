@@ -17,7 +17,6 @@ from sqlalchemy import RowMapping
 from agent_tasks import RunFailed, RunHandle, RunUnfinished
 from agent_tasks.demo.carts import Cart
 from agent_tasks.demo.operator import Operator
-from agent_tasks.demo.supervisor import open_shop
 from agent_tasks.demo.vendor import Vendor
 from agent_tasks.inbox_client import open_inbox
 from agent_tasks.integration import AppState
@@ -28,6 +27,7 @@ from agent_tasks.testing.kills import KILLS_VARIABLE, Kills
 from tests.apps import close
 from tests.recovery.app import FOLDER_VARIABLE, SHOP_VARIABLE, books, build
 from tests.recovery.fleet import Fleet, fleet
+from tests.shop import open_shop
 from tests.waiting import wait_until
 
 #: Short, so that many runs whose worker is killed take little time; the benchmark measures the default.

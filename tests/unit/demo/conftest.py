@@ -1,4 +1,4 @@
-"""A real shop in a process of its own, and a client for it."""
+"""A real shop, in a process of its own where that is the point, and a client for it."""
 
 import os
 import subprocess
@@ -12,6 +12,7 @@ import pytest
 
 from agent_tasks import demo
 from agent_tasks.demo.vendor import Vendor
+from tests.shop import open_shop
 
 ROOT = Path(demo.__file__).parents[2]
 
@@ -67,6 +68,7 @@ def start_shop(tmp_path, processes, wait_for) -> Callable[..., tuple[subprocess.
 
 
 @pytest.fixture
-def vendor(start_shop) -> Vendor:
+def vendor(tmp_path) -> Iterator[Vendor]:
     """A client of a shop where nothing has happened yet."""
-    return start_shop()[1]
+    with open_shop(tmp_path) as (_, client):
+        yield client

@@ -1,4 +1,4 @@
-"""The shop over real HTTP, in its own process."""
+"""The shop over real HTTP, and as a process of its own."""
 
 import json
 import signal
