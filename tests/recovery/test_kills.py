@@ -45,10 +45,16 @@ def test_a_kill_at_any_kind_of_boundary_repeats_no_effect_elsewhere(placed: Stag
 
 
 def recorded_run(stage: Stage) -> list[Crossing]:
-    """The boundaries of the agent, as a run crosses them that nobody disturbs."""
+    """The boundaries of the agent, as a run crosses them that nobody disturbs.
+
+    Once each, where a doorbell's copy crosses them as well: a busy machine rings again what nobody has taken for a while.
+    """
     stage.enqueue("undisturbed")
     wait_until(lambda: stage.all_ended(["undisturbed"]), "the undisturbed run ended", LIMIT_SECONDS)
-    recorded = stage.kills.crossings("undisturbed")
+    recorded: list[Crossing] = []
+    for crossing in stage.kills.crossings("undisturbed"):
+        if crossing.point.name not in OF_ANY_DOORBELL or crossing not in recorded:
+            recorded.append(crossing)
     assert {crossing.point.kind for crossing in recorded} == {"commit", "effect", "publish"}
     return recorded
 
