@@ -155,7 +155,8 @@ def _corrected(url: URL, backend: str | None) -> str:
 def _open_postgresql(url: URL, options: dict[str, Any]) -> Engine:
     try:
         url, told = postgresql.with_driver(url)
-        arguments = {**_POSTGRESQL_LIMITS, **options.pop("connect_args", {}), **told}
+        limits = {name: limit for name, limit in _POSTGRESQL_LIMITS.items() if name not in url.query}
+        arguments = {**limits, **options.pop("connect_args", {}), **told}
         engine = create_engine(url, isolation_level="READ COMMITTED", connect_args=arguments, **options)
     except ValueError as error:
         raise ConfigurationError(f"agent_database_url {error}") from None

@@ -50,6 +50,18 @@ def test_when_statements_are_prepared_is_said_in_the_url(postgres_database: Call
         store.save(CheckpointState("run-1", 0))
 
 
+def test_what_notices_a_dead_server_is_the_urls_own_where_it_says_so(postgres_database: Callable[[], str]) -> None:
+    engine = open_engine(f"{postgres_database()}?connect_timeout=7&keepalives_idle=90")
+    with engine.connect() as connection:
+        told = connection.connection.driver_connection.info.get_parameters()
+    engine.dispose()
+    assert {name: told[name] for name in ("connect_timeout", "keepalives_idle", "keepalives_count")} == {
+        "connect_timeout": "7",
+        "keepalives_idle": "90",
+        "keepalives_count": "2",
+    }
+
+
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 def test_texts_are_sent_as_utf_8_whatever_the_role_or_the_url_says(
     postgres_database: Callable[[], str], encoding: str
