@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import signal
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from agent_tasks.states import RunStatus
 from agent_tasks.sweeper import end_lease
@@ -17,10 +19,17 @@ from agent_tasks.sweeper import end_lease
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sqlalchemy import Connection
+
     from agent_tasks.runtime import Runtime
     from agent_tasks.slots import Lease
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: How long one look waits for rows that others hold, in seconds.
+HELD_SECONDS = 1.0
 
 
 class Heartbeat:
@@ -34,6 +43,7 @@ class Heartbeat:
     def __init__(self, runtime: Runtime, replace_dead: Callable[[], object] | None = None) -> None:
         self.runtime, self._replace_dead = runtime, replace_dead
         self._renewed_at = float("-inf")
+        self._held: set[tuple[str, int]] = set()  # run_id and fence of those to renew whose rows others held
         self._overdue: set[str] = set()  # tokens of those that were said to overstay
 
     def beat(self) -> None:
@@ -118,16 +128,26 @@ class Heartbeat:
 
     def _renew(self, leases: list[Lease]) -> None:
         now = self.runtime.clock.local()
-        if now - self._renewed_at < self.runtime.settings.lease_seconds / 3:
-            return
         pairs = sorted(
             (lease.run_id, lease.fence) for lease in leases if lease.fence is not None and now < lease.renew_until
         )
-        if pairs:
-            self.runtime.boundary.commit(
-                "renew", self.runtime.engine, lambda connection: self.runtime.runs.renew(connection, pairs)
-            )
-        self._renewed_at = now
+        if now - self._renewed_at >= self.runtime.settings.lease_seconds / 3:
+            if pairs:
+                self._held = set(self._commit(lambda connection: self.runtime.runs.renew(connection, pairs)))
+            self._renewed_at = now
+        self._held &= set(pairs)
+        self._renew_held(now)
+
+    def _renew_held(self, began: float) -> None:
+        """Renew what others held, at each look until it is done: a run whose calls hold it all the time has a lease, too."""
+        for pair in random.sample(sorted(self._held), len(self._held)):  # so that none of them is always the last
+            if self.runtime.clock.local() - began > HELD_SECONDS:
+                return
+            if self._commit(partial(self.runtime.runs.renew_held, lease=pair)):
+                self._held.discard(pair)
+
+    def _commit(self, work: Callable[[Connection], T]) -> T:
+        return self.runtime.boundary.commit("renew", self.runtime.engine, work)
 
 
 def is_alive(pid: int) -> bool:

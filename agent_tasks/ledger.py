@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, and_, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
 
 from agent_tasks.clock import MICROSECONDS, microseconds
 from agent_tasks.operations import Operation
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.attempt import Attempt
     from agent_tasks.clock import Clock
@@ -102,6 +102,18 @@ class Ledger:
     def with_ids(self, connection: Connection, operation_ids: list[str]) -> list[Operation]:
         """Return the operations that are there of some ids."""
         return self._select(connection, self.table.c.operation_id.in_(operation_ids))
+
+    def owner_wrote_at(self, connection: Connection, run: RowMapping) -> int:
+        """Return when the owner of a run last wrote of a call in its step, as microseconds since 1970; 0 if it never did.
+
+        Args:
+            connection: with the run's row locked.
+            run: that row.
+        """
+        c = self.table.c
+        mine = and_(c.run_id == run["run_id"], c.seq == run["seq"] + 1, c.token == run["lease_token"])
+        began, ended = connection.execute(select(func.max(c.started_at), func.max(c.finished_at)).where(mine)).one()
+        return max(began or 0, ended or 0)
 
     def _select(self, connection: Connection, where: ColumnElement[bool]) -> list[Operation]:
         c = self.table.c

@@ -8,17 +8,19 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, Integer, String, and_, bindparam, case, null, or_, select, tuple_, update
+from sqlalchemy.exc import OperationalError
 
 from agent_tasks.schema import PLAIN_PROTOCOL, PROTOCOL, is_id
 from agent_tasks.states import RunRequest, RunStatus
 from agent_tasks.suspensions import Ask, Wait
 from agent_tasks.texts import storable
+from agent_tasks.troubles import is_out_of_time
 from checkpoint import codec
 from checkpoint.inserts import new_row, was_new
 from checkpoint.mysql import is_mysql
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table
     from sqlalchemy.sql.dml import ReturningUpdate, Update
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from agent_tasks.lines import NewLine
     from agent_tasks.retries import Retry
     from agent_tasks.schema import Tables
+
+#: How long a renewal waits for a row that is held, in milliseconds. The other leases of its worker wait with it.
+HELD_WAIT_MS = 300
 
 #: A run that no attempt owns.
 NO_LEASE: dict[str, Any] = {"lease_owner": None, "lease_token": None}
@@ -315,13 +320,43 @@ class Runs:
     def _fence(self, attempt: Attempt) -> tuple[ColumnElement[bool], ...]:
         return fence_of(self.table, attempt)
 
-    def renew(self, connection: Connection, leases: Sequence[tuple[str, int]]) -> None:
-        """Renew the leases of the (run_id, fence) pairs that are still running; locked rows wait for the next time."""
+    def renew(self, connection: Connection, leases: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Renew the leases of the (run_id, fence) pairs that are still running.
+
+        Returns:
+            Those pairs whose rows others held, or that are not running under that fence any more.
+        """
         c = self.table.c
         named = c.run_id.in_([run_id for run_id, _ in leases])  # MariaDB looks pairs up by no index
         mine = and_(named, tuple_(c.run_id, c.fence).in_(leases), c.status == RunStatus.RUNNING)
-        free = self.unheld(connection, mine)
-        connection.execute(update(self.table).where(mine, free).values(due_at=self._lease_end()))
+        if is_mysql(connection):
+            free: Sequence[Any] = connection.execute(self._unheld(mine)).scalars().all()
+            connection.execute(update(self.table).where(mine, c.run_id.in_(free)).values(due_at=self._lease_end()))
+        else:
+            renewing = update(self.table).where(mine, c.run_id.in_(self._unheld(mine)))
+            free = connection.execute(renewing.values(due_at=self._lease_end()).returning(c.run_id)).scalars().all()
+        return [lease for lease in leases if lease[0] not in free]
+
+    def renew_held(self, connection: Connection, lease: tuple[str, int]) -> bool:
+        """Renew a lease whose row others hold, and wait for it for a moment: a run's own calls can hold it one after another.
+
+        Returns:
+            False if the moment was too short.
+        """
+        if connection.dialect.name != "postgresql":
+            return not self.renew(connection, [lease])  # its locks are queued for, so that the row is free now and then
+        c, (run_id, fence) = self.table.c, lease
+        renewing = update(self.table).where(c.run_id == run_id, c.fence == fence, c.status == RunStatus.RUNNING)
+        # Not lock_timeout, which begins anew with each of the others.
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {HELD_WAIT_MS}")
+        try:
+            with connection.begin_nested():
+                connection.execute(renewing.values(due_at=self._lease_end()))
+        except OperationalError as error:
+            if not is_out_of_time(error):
+                raise
+            return False
+        return True
 
     # -- the end of an attempt ---------------------------------------------------------------------------------------
 
@@ -480,10 +515,26 @@ class Runs:
         self.take_over(connection, row)
         return row
 
-    def expire(self, connection: Connection, run_id: str) -> RowMapping | None:
-        """End a lease that ran out; the row before it, or None if it was renewed, ended, or is being written to."""
+    def expire(
+        self, connection: Connection, run_id: str, lives_until: Callable[[RowMapping], int] = lambda _row: 0
+    ) -> RowMapping | None:
+        """End a lease that ran out; the row before it, or None if it was renewed, ended, or is being written to.
+
+        Args:
+            connection: whose transaction is the caller's.
+            run_id: of the run.
+            lives_until: says of a row until when its owner is known to live, as microseconds since 1970; the lease goes on
+                until then.
+        """
         row = self.find(connection, run_id, lock=True, wait=False)
         if row is None or row["status"] != RunStatus.RUNNING or row["due_at"] > row["now"]:
+            return None
+        until = lives_until(row)
+        if until > row["now"]:
+            c = self.table.c
+            connection.execute(
+                update(self.table).where(c.run_id == run_id, c.fence == row["fence"]).values(due_at=until)
+            )
             return None
         self.take_over(connection, row)
         return row
@@ -524,11 +575,14 @@ class Runs:
 
     def unheld(self, connection: Connection, where: ColumnElement[bool]) -> ColumnElement[bool]:
         """Lock the rows that nobody else holds, and pass the others over; see :meth:`find`."""
-        c = self.table.c
-        free = select(c.run_id).where(where).order_by(c.run_id).with_for_update(skip_locked=True, key_share=True)
+        free = self._unheld(where)
         if is_mysql(connection):  # which reads no table in an update of it
-            return c.run_id.in_(connection.scalars(free).all())
-        return c.run_id.in_(free)
+            return self.table.c.run_id.in_(connection.scalars(free).all())
+        return self.table.c.run_id.in_(free)
+
+    def _unheld(self, where: ColumnElement[bool]) -> Select[tuple[str]]:
+        c = self.table.c
+        return select(c.run_id).where(where).order_by(c.run_id).with_for_update(skip_locked=True, key_share=True)
 
     def _lease_end(self) -> ColumnElement[int]:
         return self.clock.in_(self.settings.lease_seconds)

@@ -29,6 +29,9 @@ _PREPARED_NAME = "_pg3_"
 #: the server that says so of these. The text may be in any language.
 _NOT_SUPPORTED, _OF_PLANS = "0A000", "RevalidateCachedQuery"
 
+#: PostgreSQL: a statement was ended, by its time limit.
+_OUT_OF_TIME = "57014"
+
 #: PostgreSQL: a write in a transaction that only reads, as on a standby.
 READ_ONLY = "25006"
 
@@ -106,6 +109,11 @@ def is_refused(error: BaseException | None) -> bool:
     # A session that ends with the same words (FATAL) may have been committing.
     full = (sqlstate_of(error) or "").startswith(_INSUFFICIENT)
     return full and getattr(getattr(error.orig, "diag", None), "severity_nonlocalized", None) == "ERROR"
+
+
+def is_out_of_time(error: BaseException | None) -> bool:
+    """Tell whether a statement was ended by its time limit, so that nothing of it happened."""
+    return sqlstate_of(error) == _OUT_OF_TIME
 
 
 def is_no_answer(error: BaseException | None) -> bool:

@@ -7,9 +7,10 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psycopg
@@ -28,21 +29,21 @@ WORKERS, RUNS = 4, 8
 
 
 @pytest.fixture
-def pooled(postgres_database: Callable[[], str], tmp_path: Path) -> Iterator[Callable[[str], tuple[str, str]]]:
+def pooled(postgres_database: Callable[[], str]) -> Iterator[Callable[[str], tuple[str, str]]]:
     """Factory of a ledger behind a PgBouncer of its own: its URL there, and its own."""
     binary = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if binary is None:
         missing = "no pgbouncer for the tests: install it (on Debian: apt install pgbouncer)."
         pytest.fail(missing) if os.environ.get("CI") == "true" else pytest.skip(missing)
     servers: list[Server] = []
+    folders = ExitStack()
 
     def start(mode: str) -> tuple[str, str]:
         url, port, user = make_url(postgres_database()), free_port(), unprivileged_user()
-        home = tmp_path / mode
-        home.mkdir()
+        # Folders of tests lie where another user may not enter.
+        home = Path(folders.enter_context(TemporaryDirectory(prefix="agent-pgbouncer-", dir="/tmp")))
         if user is not None:
-            for folder in (home, *list(home.parents)[:3]):
-                folder.chmod(0o755)
+            shutil.chown(home, user)
         (home / "pgbouncer.ini").write_text(_settings(url, port, mode))
         through = url.set(port=port).render_as_string(hide_password=False)
         server = Server(through, [str(binary), str(home / "pgbouncer.ini")], home, lambda: _answers(through), user=user)
@@ -50,9 +51,10 @@ def pooled(postgres_database: Callable[[], str], tmp_path: Path) -> Iterator[Cal
         server.start()
         return through, url.render_as_string(hide_password=False)
 
-    yield start
-    for server in servers:
-        server.stop()
+    with folders:
+        yield start
+        for server in servers:
+            server.stop()
 
 
 def _settings(url: URL, port: int, mode: str) -> str:

@@ -121,14 +121,14 @@ def test_intents_of_one_step_do_not_wait_for_each_other(here: OneProcess) -> Non
 # -- what is written from outside an attempt ---------------------------------------------------------------------------
 
 FOREIGN: dict[str, tuple[dict[str, Any], Callable[[OneProcess, Connection], Any]]] = {
-    "a heartbeat for another fence": ({"fence": 2}, lambda here, c: here.runtime.runs.renew(c, [(RUN, 1)])),
+    "a heartbeat for another fence": ({"fence": 2}, lambda here, c: here.runtime.runs.renew(c, [(RUN, 1)]) == []),
     "an end of a run that is running": (
         {},
         lambda here, c: here.runtime.decisions.end(c, RUN, RunStatus.CANCELLED, {"type": "cancelled"}),
     ),
     "a heartbeat for a run that waits": (
         {"status": RunStatus.WAITING, "due_at": 2**60},
-        lambda here, c: here.runtime.runs.renew(c, [(RUN, 1)]),
+        lambda here, c: here.runtime.runs.renew(c, [(RUN, 1)]) == [],
     ),
     "a ring for a run that is running": (
         {"due_at": 1},

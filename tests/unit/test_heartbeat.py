@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
+from sqlalchemy import text
 
 from agent_tasks.errors import LedgerUnavailable
 from agent_tasks.heartbeat import Heartbeat, is_alive
@@ -298,3 +301,59 @@ def test_what_only_renews_gives_nothing_back_and_rings_for_nobody(here: OneProce
     Heartbeat(here.runtime).renew()
     assert rows.find("run-1")["due_at"] >= before["due_at"] + 10_000_000
     assert (rows.find("run-2")["status"], rows.rung()) == ("running", [])
+
+
+# -- rows that others hold ----------------------------------------------------------------------------------------------
+
+
+def test_a_lease_whose_row_was_held_is_renewed_at_the_next_look(here: OneProcess, rows: Rows, start: Start) -> None:
+    if here.runtime.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite has one writer, and holds no rows")
+    before = rows.run("run-1")
+    lease(here, 0, "run-1", start().pid)
+    here.runtime.clock.advance(10)
+    heartbeat = Heartbeat(here.runtime)
+    with here.runtime.engine.begin() as connection:
+        here.runtime.runs.find(connection, "run-1", lock=True)
+        heartbeat.beat()
+        assert rows.find("run-1")["due_at"] == before["due_at"]
+    heartbeat.beat()
+    renewed = rows.find("run-1")["due_at"]
+    assert renewed >= before["due_at"] + 10_000_000
+    here.runtime.clock.advance(1)
+    heartbeat.beat()
+    assert rows.find("run-1")["due_at"] == renewed  # until a third of the lease has passed
+
+
+def test_a_lease_is_renewed_whose_row_the_calls_of_its_own_run_hold_one_after_another(
+    postgres_database: Callable[[], str], start: Start
+) -> None:
+    with closing(OneProcess(postgres_database())) as here:
+        here.runtime.slots, rows = Slots.temporary(), Rows(here)
+        before, ended = rows.run("run-1"), threading.Event()
+
+        def call() -> None:
+            statement = text("SELECT 1 FROM agent_runs WHERE run_id = 'run-1' FOR SHARE")
+            with here.runtime.engine.connect() as connection:
+                while not ended.is_set():
+                    with connection.begin():
+                        connection.execute(statement)
+                        connection.execute(text("SELECT pg_sleep(0.02)"))
+
+        calls = [threading.Thread(target=call) for _ in range(3)]
+        for thread in calls:
+            thread.start()
+        lease(here, 0, "run-1", start().pid)
+        here.runtime.clock.advance(10)
+        heartbeat = Heartbeat(here.runtime)
+
+        def is_renewed() -> bool:
+            heartbeat.beat()
+            return bool(rows.find("run-1")["due_at"] >= before["due_at"] + 10_000_000)
+
+        try:
+            wait_until(is_renewed, "the lease is renewed")
+        finally:
+            ended.set()
+            for thread in calls:
+                thread.join()

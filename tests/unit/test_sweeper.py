@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from sqlalchemy import select
 
 from agent_tasks.errors import LedgerUnavailable
 from agent_tasks.sweeper import LONGEST_PAUSE_SECONDS, Sweeper, Swept, end_lease
@@ -169,6 +170,31 @@ def test_a_lease_that_was_renewed_is_not_taken_over(here: OneProcess, rows: Rows
         "renew", here.runtime.engine, lambda connection: here.runtime.runs.renew(connection, [("run-1", fence)])
     )
     assert sweeper.sweep() == Swept()
+
+
+@pytest.mark.parametrize("wrote", ["started_at", "finished_at"])
+def test_an_owner_that_wrote_of_its_calls_lately_is_not_taken_over_from_though_nothing_renewed_its_lease(
+    here: OneProcess, rows: Rows, sweeper: Sweeper, wrote: str
+) -> None:
+    rows.run("run-1")
+    lease_seconds, table = here.runtime.settings.lease_seconds, here.runtime.tables.operations
+    values = {"run_id": "run-1", "line": 0, "seq": 1, "tool": "charge", "ordinal": 0, "effect": "keyed", "args": b""}
+    values |= {"args_digest": "", "idempotency_key": "op", "status": "executing", "attempts": 1, "fence": 1, "born": 1}
+
+    def write(operation_id: str, seq: int = 1, token: str = "token") -> None:
+        with here.runtime.engine.begin() as connection:
+            now = {"started_at": 1, wrote: connection.execute(select(here.runtime.clock.now())).scalar_one()}
+            row = {**values, **now, "operation_id": operation_id, "seq": seq, "token": token}
+            connection.execute(table.insert().values(row))
+
+    here.runtime.clock.advance(lease_seconds - 1)
+    write("the owner's")
+    here.runtime.clock.advance(lease_seconds * 2 / 3 - 0.5)
+    write("of another attempt", token="another")
+    write("of another step", seq=2)
+    assert sweeper.sweep() == Swept()
+    here.runtime.clock.advance(1)
+    assert sweeper.sweep() == Swept(taken_over=1)
 
 
 def test_nothing_is_taken_over_before_a_full_lease_of_contact(here: OneProcess, rows: Rows) -> None:
