@@ -24,6 +24,7 @@ from agent_tasks.hosting import in_worker
 from agent_tasks.inline import run_inline
 from agent_tasks.integration import AppState
 from agent_tasks.limits import check_limits
+from agent_tasks.options import check_step_options
 from agent_tasks.resources import Resource
 from agent_tasks.retries import OPTIONS, retry_policy
 from agent_tasks.steps import CELERYS_VERBS, Step, takes
@@ -157,8 +158,8 @@ class Agent:
             The step, or the decorator that makes it.
 
         Raises:
-            ConfigurationError: an option about retries cannot be used, or is nearly one; or the step is no plain function
-                of the state, or has no name of letters, digits, ``_``, ``-`` and dots.
+            ConfigurationError: neither Celery nor this package would read an option, or it cannot be used; or the step is no
+                plain function of the state, or has no name of letters, digits, ``_``, ``-`` and dots.
         """
         if function is None:
             return lambda f: self._add_step(f, name, start, task_options)
@@ -413,6 +414,7 @@ class Agent:
                 f"agent {self.name!r} starts with {self.start.name!r} and with {name!r}: keep one start=True."
             )
         policy = retry_policy(subject, task_options)
+        check_step_options(subject, task_options)
         check_limits(subject, task_options)
         task_options = {option: value for option, value in task_options.items() if option not in OPTIONS}
         step = Step(name, self.name, function, policy, gets_results, needs_results)

@@ -26,6 +26,7 @@ from agent_tasks.errors import (
 from agent_tasks.limits import LIMITS, check_limits
 from agent_tasks.lines import NEXT_STEP
 from agent_tasks.operations import recorded_failure
+from agent_tasks.options import GUARDS, OF_PLAIN_TASKS, check_task_options
 from agent_tasks.outcomes import Calls, Done, error_line
 from agent_tasks.refusals import refused_argument
 from agent_tasks.retries import OPTIONS, refuse_near_misses, whole_number
@@ -52,9 +53,6 @@ if TYPE_CHECKING:
 
 #: Name of the only step of a plain task's run.
 STEP = "run"
-
-#: Options of a task with ``effect=`` that say how the effect is guarded, as those of :func:`agent_tasks.tool` do.
-GUARDS = ("timeout", "settle", "visible_after", "key_lifetime", "refused", "why")
 
 #: In the input of a run: the run that does its job.
 FOLLOWS = "follows"
@@ -302,11 +300,18 @@ def _subject(task: type[Task]) -> str:
 
 def _check_options(task: type[Task]) -> None:
     """Refuse an option that Celery would take and nobody read: a misspelt one, or retries without an end."""
-    own = {name: value for base in task.__mro__ if hasattr(base, "job") for name, value in vars(base).items()}
-    given = [name for name, value in own.items() if name[:1] != "_" and not hasattr(value, "__get__")]
-    refuse_near_misses(_subject(task), given, (*OPTIONS, "retry_kwargs", "effect", "tools", "dedupe_on", *GUARDS))
-    whole_number(_subject(task), {"max_retries": task.max_retries}, "max_retries", 0)
-    check_limits(_subject(task), {name: getattr(task, name) for name in LIMITS})
+    subject = _subject(task)
+    *_, ours = (base for base in task.__mro__ if "job" in vars(base))  # this package's; before it stand the user's
+    written = list(task.__mro__[: task.__mro__.index(ours)])
+    own = {name for base in task.__mro__[1:] if base not in ours.__mro__ for name in vars(base)}
+    if "_decorated" in vars(task):  # what was given to app.task stands in a class of its own
+        options = [name for name in vars(written.pop(0)) if name[:1] != "_" and name not in ("app", "name", "run")]
+        check_task_options(subject, options, own=own, words=vars(ours))
+    given = [name for base in written for name, value in vars(base).items() if not hasattr(value, "__get__")]
+    words = (*OPTIONS, *OF_PLAIN_TASKS, *LIMITS, "retry_kwargs", "rate_limit")
+    refuse_near_misses(subject, [name for name in given if name[:1] != "_"], words)
+    whole_number(subject, {"max_retries": task.max_retries}, "max_retries", 0)
+    check_limits(subject, {name: getattr(task, name) for name in LIMITS})
 
 
 def _said_of_self(task: type[Task]) -> str:

@@ -104,7 +104,7 @@ class AgentTask(LedgerTask):
             ConfigurationError: an option is misspelt, or allows retries without an end.
         """
         # The base class itself has no name; with Celery(task_cls=AgentTask) Celery's own tasks come here, too.
-        if cls.name is None or str(cls.name).startswith("celery.") or "job" in cls.__dict__:
+        if cls.name is None or str(cls.name).startswith("celery.") or isinstance(cls.__dict__.get("job"), PlainJob):
             return
         if mode_of(cls, app) is Mode.OBSERVE:
             be_plain(cls, AgentTask, app)
