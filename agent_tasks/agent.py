@@ -23,7 +23,7 @@ from agent_tasks.handle import RunHandle
 from agent_tasks.hosting import in_worker
 from agent_tasks.inline import run_inline
 from agent_tasks.integration import AppState
-from agent_tasks.limits import check_limits
+from agent_tasks.limits import check_limits, check_rate
 from agent_tasks.options import check_step_options
 from agent_tasks.resources import Resource
 from agent_tasks.retries import OPTIONS, retry_policy
@@ -416,6 +416,7 @@ class Agent:
         policy = retry_policy(subject, task_options)
         check_step_options(subject, task_options)
         check_limits(subject, task_options)
+        check_rate(f"rate_limit= of {subject}", task_options.get("rate_limit"))
         task_options = {option: value for option, value in task_options.items() if option not in OPTIONS}
         step = Step(name, self.name, function, policy, gets_results, needs_results)
         self.steps[name] = step

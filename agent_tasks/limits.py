@@ -1,4 +1,4 @@
-"""Time limits of tasks, in Celery's names: the worker's parent counts by them, and ends by one that it cannot count by.
+"""Limits of tasks, in Celery's names: the worker's parent counts by them, and ends, or does not start, by one that it cannot count by.
 
 A call stands in the ledger, so its doorbell comes again: a limit of no use would end one worker after the other.
 """
@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import reprlib
 from datetime import timedelta
+from math import isfinite
 from typing import TYPE_CHECKING, Any
+
+from celery.utils.time import rate
 
 from agent_tasks.errors import AgentTasksError, ConfigurationError
 
@@ -66,3 +69,38 @@ def check_limits(
                 f"{name}= of {subject} must be a number of seconds from 0 to a hundred years, got "
                 f"{reprlib.repr(given[name])}.{then}"
             )
+
+
+def is_rate(value: object) -> bool:
+    """Tell whether a worker can hold messages back by this: a number a second, or a text with its unit; 0 and None are no limit.
+
+    Example:
+        >>> is_rate("10/m"), is_rate(0.5), is_rate(None), is_rate("ten"), is_rate("10/min"), is_rate(-1)
+        (True, True, True, False, False, False)
+    """
+    if value is None or value == "":
+        return True
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        return False
+    try:
+        a_second = rate(value)
+    except (ValueError, KeyError):
+        return False
+    return isfinite(a_second) and a_second >= 0
+
+
+def check_rate(said: str, given: object) -> None:
+    """Refuse a rate limit with which no worker would start.
+
+    Args:
+        said: what the message calls it: ``rate_limit= of step 'pay'``.
+        given: its value.
+
+    Raises:
+        ConfigurationError: it is of no use.
+    """
+    if not is_rate(given):
+        raise ConfigurationError(
+            f"{said} must be a number of messages a second, or a text with its unit, such as '10/s', '10/m' or '10/h', got "
+            f"{reprlib.repr(given)}."
+        )

@@ -23,7 +23,7 @@ from agent_tasks.errors import (
     UnguardedTool,
     did_you_mean,
 )
-from agent_tasks.limits import LIMITS, check_limits
+from agent_tasks.limits import LIMITS, check_limits, check_rate
 from agent_tasks.lines import NEXT_STEP
 from agent_tasks.operations import recorded_failure
 from agent_tasks.options import GUARDS, OF_PLAIN_TASKS, check_task_options
@@ -312,6 +312,8 @@ def _check_options(task: type[Task]) -> None:
     refuse_near_misses(subject, [name for name in given if name[:1] != "_"], words)
     whole_number(subject, {"max_retries": task.max_retries}, "max_retries", 0)
     check_limits(subject, {name: getattr(task, name) for name in LIMITS})
+    check_rate("task_default_rate_limit", task._get_app().conf.task_default_rate_limit)
+    check_rate(f"rate_limit= of {subject}", task.rate_limit)
 
 
 def _said_of_self(task: type[Task]) -> str:

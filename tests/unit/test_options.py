@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.worker.consumer import Consumer
 
 from agent_tasks import Agent, AgentTask, done
 from agent_tasks.errors import ConfigurationError
@@ -146,3 +148,31 @@ def test_a_misspelt_limit_of_a_base_class_is_refused(app: Celery) -> None:
 )
 def test_a_plain_task_takes_what_celery_and_this_package_know(app: Celery, option: dict[str, Any]) -> None:
     assert paying(app, **option).job is not None
+
+
+# -- rate limits --------------------------------------------------------------------------------------------------------
+
+RATES = [None, "", 0, 5, 0.5, "5", "0.5/s", "10/m", "2/h"]
+NO_RATES = ["ten", "10/min", "/m", "10 per minute", "-1/s", "nan", -1, float("inf"), True, timedelta(seconds=9)]
+
+
+@pytest.mark.parametrize("rate", NO_RATES, ids=repr)
+def test_a_rate_with_which_no_worker_starts_is_refused(agent: Agent, app: Celery, rate: object) -> None:
+    said = "must be a number of messages a second, or a text with its unit, such as '10/s', '10/m' or '10/h', got "
+    with pytest.raises(ConfigurationError, match=f"^rate_limit= of step 'pay' of agent 'order' {said}"):
+        agent.step(name="pay", **given("rate_limit", rate))(lambda _state: done())
+    assert agent.steps == {}
+    with pytest.raises(ConfigurationError, match=f"^rate_limit= of task 'pay' {said}"):
+        paying(app, **given("rate_limit", rate))
+    other = new_app()
+    other.conf.task_default_rate_limit = rate
+    with pytest.raises(ConfigurationError, match=f"^task_default_rate_limit {said}"):
+        paying(other)
+
+
+@pytest.mark.parametrize("rate", RATES, ids=repr)
+def test_a_rate_that_is_taken_is_one_that_a_worker_counts_by(agent: Agent, app: Celery, rate: Any) -> None:
+    agent.step(name="pay", rate_limit=rate)(lambda _state: done())
+    for task in (agent.app.tasks["order.pay"], paying(app, rate_limit=rate)):
+        bucket = Consumer.bucket_for_task(None, task)
+        assert bucket is None or bucket.can_consume()
