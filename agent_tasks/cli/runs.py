@@ -22,7 +22,7 @@ from agent_tasks.cli.questions import last_evidence, print_questions, questions,
 from agent_tasks.clock import moment
 from agent_tasks.handle import RunHandle
 from agent_tasks.promises import PROMISES
-from agent_tasks.states import FINISHED, IN_DOUBT, OperationStatus, RunStatus
+from agent_tasks.states import FINISHED, IN_DOUBT, Effect, OperationStatus, RunStatus
 from checkpoint import codec
 
 if TYPE_CHECKING:
@@ -162,12 +162,39 @@ def show_run(target: Target, run: str, *, as_json: bool) -> None:
             [tuple(_audit_facts(entry).values()) for entry in audit],
             indent="  ",
         )
-    if steps := _next_steps(row):
+    earliest = _not_before(row, operations)
+    if steps := _next_steps(row, is_fixed=earliest is not None):
         click.echo("\nnext, in Python")
         print_facts(indent="  ", **steps)
+    if earliest is not None:
+        date, tool = earliest
+        click.echo(
+            f"  resume does not shorten this wait: {one_line(tool)} is asked about or sent again at {moment(date)} at the earliest"
+        )
 
 
-def _next_steps(row: RowMapping) -> dict[str, str]:
+def _not_before(row: RowMapping, operations: list[Operation]) -> tuple[int, str] | None:
+    """Return the date, and its tool, that a waiting run meets again whoever resumes it; None where a resume ends the wait.
+
+    Such a date stands in the row of an operation: its horizon, before which nobody may ask about it, or what a vendor or a
+    probe has named.
+    """
+    if row["status"] != RunStatus.WAITING:
+        return None
+    dates = [(date, operation.tool) for operation in operations for date in _dates_of(operation, row["due_at"])]
+    return max((found for found in dates if found[0] > row["now"]), default=None)
+
+
+def _dates_of(operation: Operation, due_at: int) -> list[int]:
+    if operation.status in (OperationStatus.SUCCEEDED, OperationStatus.DROPPED):
+        return []
+    # A key, or an effect that may be repeated, is sent again before its horizon, unless that is what its run waits for.
+    asked_only = operation.status in IN_DOUBT and operation.effect in (Effect.PROBED, Effect.MANUAL)
+    horizon = operation.horizon_at if asked_only or operation.horizon_at == due_at else None
+    return [date for date in (horizon, operation.row["ask_at"]) if date is not None]
+
+
+def _next_steps(row: RowMapping, *, is_fixed: bool) -> dict[str, str]:
     """Return what a person may do about a run that no command does: why, and the line to write."""
     status = RunStatus(row["status"])
     word, get = str(row["agent"]).rpartition(".")[2], "run" if row["task"] is None else "run_handle"
@@ -177,13 +204,13 @@ def _next_steps(row: RowMapping) -> dict[str, str]:
         RunStatus.WAITING: "not to wait any longer",
         RunStatus.NEEDS_ATTENTION: "to ask what is in doubt again",
     }
-    steps = {resumes[status]: f"{handle}.resume({signed})"} if status in resumes else {}
+    steps = {resumes[status]: f"{handle}.resume({signed})"} if status in resumes and not is_fixed else {}
     return steps if status in FINISHED else {**steps, "to end it": f"{handle}.cancel({signed})"}
 
 
 def _print_run(facts: dict[str, Any], output: Any, error: Any) -> None:
     print_facts(
-        **facts,
+        **{**facts, "crashes": f"{facts['crashes']} since the last checkpoint or answer"},
         output=one_line(output) if facts["status"] == RunStatus.SUCCEEDED else None,  # null is an output too
         error=said_of(error) if error else None,
     )

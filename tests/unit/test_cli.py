@@ -19,9 +19,10 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 from sqlalchemy import update
 
-from agent_tasks import InboxItem, Operation, RunHandle, done, fail, tool
+from agent_tasks import Agent, InboxItem, Operation, RunHandle, done, fail, sleep, tool
 from agent_tasks.cli import agent, db, exit_codes, inbox, runs
 from agent_tasks.cli.output import print_table
+from agent_tasks.clock import moment
 from agent_tasks.promises import PROMISES
 from agent_tasks.states import Effect
 from tests import questions
@@ -823,6 +824,83 @@ def test_a_run_ends_with_what_a_person_may_do_about_it(small: OneProcess) -> Non
     assert queued.endswith("\nnext, in Python\n  to end it:  order.run('run-2').cancel(who=…, why=…)\n")
     order.run("run-1").resume(who="kim", why="the cart is back")
     assert order.run("run-1").status == "queued"
+
+
+def test_a_run_that_waits_for_a_horizon_is_not_told_to_resume_which_would_not_shorten_it(small: OneProcess) -> None:
+    @tool(effect="manual", timeout=questions.TIMEOUT)
+    def mail(to: str) -> str:
+        raise TimeoutError("no answer")
+
+    order = small.agent(mail, send=lambda state: done(mail(state["to"])))
+    handle = small.run(order, to="kim@example.com")
+    before = Rows(small).find("run-1")
+    shown = run(small, "runs", "show", "run-1").stdout
+    date = moment(before["due_at"])
+    assert shown.endswith(
+        "\nnext, in Python\n  to end it:  order.run('run-1').cancel(who=…, why=…)\n"
+        f"  resume does not shorten this wait: mail is asked about or sent again at {date} at the earliest\n"
+    )
+    handle.resume(who="kim", why="to see it")
+    small.work(order)
+    after = Rows(small).find("run-1")
+    assert (after["status"], after["due_at"]) == ("waiting", before["due_at"])
+
+
+def test_a_run_whose_vendor_named_a_date_is_not_told_to_resume_either(small: OneProcess) -> None:
+    class Busy(Exception):
+        retry_after_seconds = 60
+
+    @tool(effect="manual", timeout=questions.TIMEOUT, refused=(Busy,))
+    def mail(to: str) -> str:
+        small.requests.append(to)
+        raise Busy
+
+    order = small.agent(mail, send=lambda state: done(mail(state["to"])))
+    handle = small.run(order, to="kim@example.com")
+    assert "resume does not shorten this wait: mail is" in run(small, "runs", "show", "run-1").stdout
+    handle.resume(who="kim", why="to see it")
+    small.work(order)
+    assert (str(handle.status), small.requests) == ("waiting", ["kim@example.com"])
+
+
+@pytest.mark.parametrize("wait", ["the back-off of a key", "a retry of its step", "a sleep"])
+def test_a_run_whose_wait_a_resume_ends_is_told_so(small: OneProcess, wait: str) -> None:
+    @tool(effect="keyed", key_lifetime=timedelta(days=1), bind=True)
+    def charge(_operation: Operation) -> str:
+        small.requests.append("charge")
+        raise TimeoutError("no answer")
+
+    def begin(_state: Any) -> Any:
+        if wait == "a sleep":
+            return sleep(60, then=end)
+        if wait == "the back-off of a key":
+            return done(charge())
+        small.requests.append("begin")
+        raise ConnectionError
+
+    def end(_state: Any) -> Any:
+        small.requests.append("end")
+        return done()
+
+    order = Agent("order", app=small.app, tools=[charge])
+    order.step(begin, name="begin", start=True, autoretry_for=(ConnectionError,), retry_backoff=60)
+    order.step(end, name="end")
+    handle = small.run(order)
+    asked = len(small.requests)
+    shown = run(small, "runs", "show", "run-1").stdout
+    assert "  not to wait any longer:  order.run('run-1').resume(who=…, why=…)\n" in shown
+    assert "resume does not" not in shown
+    handle.resume(who="kim", why="it is mended")
+    small.work(order)
+    assert len(small.requests) == asked + 1
+
+
+def test_the_crashes_of_a_run_are_named_for_what_they_count(small: OneProcess) -> None:
+    stopped = questions.crashes(small)
+    assert "  3 since the last checkpoint or answer\n" in run(small, "runs", "show", "run-1").stdout
+    stopped.answer("retry")
+    assert "  0 since the last checkpoint or answer\n" in run(small, "runs", "show", "run-1").stdout
+    assert json.loads(run(small, "runs", "show", "run-1", "--json").stdout)["run"]["crashes"] == 0
 
 
 def test_an_app_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
