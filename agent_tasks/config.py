@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, fields
 from importlib import import_module
@@ -9,9 +10,10 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.database import parse_url
-from agent_tasks.errors import ConfigurationError, SingleHostOnly, did_you_mean
+from agent_tasks.errors import ConfigurationError, SingleHostOnly, install, nearest
 from agent_tasks.limits import LONGEST_SECONDS
 from agent_tasks.states import Mode
+from agent_tasks.variables import check_variables
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -69,7 +71,9 @@ class Settings:
         if not self.database_url or not isinstance(self.database_url, str):
             raise ConfigurationError(
                 "agent_database_url is not set: the ledger needs a database. For one host "
-                "agent_database_url='sqlite:///agent.db' will do; for a fleet use 'postgresql+psycopg://…'."
+                "agent_database_url='sqlite:///agent.db' will do; for a fleet use 'postgresql+psycopg://…'. Or copy this project's "
+                "celeryconfig.py beside the app, for app.config_from_object('celeryconfig'): it takes the URL from AGENT_DATABASE_URL "
+                "in the environment, which nothing else reads."
             )
         for field in fields(self):
             value = getattr(self, field.name)
@@ -99,14 +103,19 @@ class Settings:
         """Read the settings of an app.
 
         Raises:
-            ConfigurationError: a value is of no use, or a name is nearly that of a setting.
+            ConfigurationError: a value is of no use, or a name is nearly that of a setting, or of its variable in the
+                environment.
             SingleHostOnly: other hosts reach the broker and not the ledger.
         """
-        known = {f"agent_{field.name}" for field in fields(cls)}
+        known = setting_names()
         for name in _given(app):
-            near = did_you_mean(name, known)
+            near = nearest(name, known)
             if name.startswith("agent_") and name not in known and near:
-                raise ConfigurationError(f"{name} is not a setting.{near}")
+                raise ConfigurationError(
+                    f"{name} is not a setting. Did you mean {near!r}?",
+                    f"write {near} in the place of {name} where the app reads its settings",
+                )
+        check_variables(os.environ, known, app.conf.get)
         values = {
             field.name: app.conf.get(f"agent_{field.name}", field.default)
             for field in fields(cls)
@@ -140,6 +149,11 @@ class Settings:
             )
 
 
+def setting_names() -> list[str]:
+    """Return the names of the settings of this package."""
+    return [f"agent_{field.name}" for field in fields(Settings)]
+
+
 def _most(name: str) -> float:
     """Return the largest value of a setting that is a number: a hundred years, or what a column holds."""
     if name.endswith("_seconds"):
@@ -162,8 +176,8 @@ def _url_in_django(values: dict[str, Any]) -> str:
         return str(databases.url_of(alias))
     except ImportError as error:
         raise ConfigurationError(
-            f"agent_django_database={alias!r} needs Django, which is missing here ({error}): "
-            "pip install 'celery-agent-tasks[django]'."
+            f"agent_django_database={alias!r} needs Django, which is missing here ({error}): {install('django')}.",
+            install("django"),
         ) from error
 
 

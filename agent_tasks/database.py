@@ -12,7 +12,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
-from agent_tasks.errors import ConfigurationError, did_you_mean, nearest
+from agent_tasks.errors import ConfigurationError, did_you_mean, install, nearest
 from agent_tasks.forks import ForkSafeConnection, keep_to_process
 from agent_tasks.troubles import first_line, is_outdated, is_read_only, is_unprepared
 from checkpoint import mysql, postgresql
@@ -162,8 +162,8 @@ def _open_postgresql(url: URL, options: dict[str, Any]) -> Engine:
         raise ConfigurationError(f"agent_database_url {error}") from None
     except ImportError as error:
         raise ConfigurationError(
-            f"agent_database_url names PostgreSQL, and its driver is missing here ({error}): "
-            "pip install 'celery-agent-tasks[postgres]'."
+            f"agent_database_url names PostgreSQL, and its driver is missing here ({error}): {install('postgres')}.",
+            install("postgres"),
         ) from error
 
     def set_up(connection: Any, _record: object) -> None:
@@ -180,8 +180,8 @@ def _open_mysql(url: URL, options: dict[str, Any]) -> Engine:
         engine = create_engine(url, connect_args=arguments, **{**mysql.OPTIONS, **options})
     except ImportError as error:
         raise ConfigurationError(
-            f"agent_database_url names MySQL or MariaDB, and its driver is missing here ({error}): "
-            "pip install 'celery-agent-tasks[mysql]'."
+            f"agent_database_url names MySQL or MariaDB, and its driver is missing here ({error}): {install('mysql')}.",
+            install("mysql"),
         ) from error
     known = signature(engine.dialect.loaded_dbapi.connect).parameters
     unknown = set(engine.dialect.create_connect_args(url)[1]) - set(known)

@@ -18,15 +18,20 @@ if TYPE_CHECKING:
 _NEAR = 0.75
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def nearest(word: str, known: Iterable[str], near_from: float = _NEAR) -> str | None:
     """Return the word of ``known`` that this one is a slip of the pen for, or None.
+
+    Args:
+        word: as it was written.
+        known: the words that it may have been.
+        near_from: how much of two words must be the same, of 1.
 
     Example:
         >>> nearest("keyd", ["read", "keyed"]), nearest("pya", ["pay"]), nearest("exchange", ["chain"])
         ('keyed', 'pay', None)
     """
     known = list(known)
-    near = get_close_matches(word, known, n=1, cutoff=_NEAR)
+    near = get_close_matches(word, known, n=1, cutoff=near_from)
     near += [
         other for other in known if sorted(other) == sorted(word)
     ]  # neighbours that changed places in a short word
@@ -48,6 +53,28 @@ class AgentTasksError(Exception):
 
 class ConfigurationError(AgentTasksError):
     """A setting, or a combination of settings, cannot keep the promise of this package."""
+
+    #: What mends it, where that is something else than another value of the setting that the message begins with.
+    cure: str | None = None
+
+    def __init__(self, message: str | None = None, cure: str | None = None) -> None:
+        super().__init__(message)
+        if cure is not None:
+            self.cure = cure
+            self.args = (str(self), cure)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def install(extra: str) -> str:
+    """Return the command that installs what an extra of this package brings.
+
+    Example:
+        >>> install("postgres")
+        "pip install 'celery-agent-tasks[postgres]', or in a clone of it: pip install '.[postgres]'"
+    """
+    return f"pip install 'celery-agent-tasks[{extra}]', or in a clone of it: pip install '.[{extra}]'"
 
 
 class SingleHostOnly(ConfigurationError):

@@ -31,8 +31,11 @@ _FOLDER = Path(__file__).parent / "migrations"
 #: Number of the PostgreSQL advisory lock that lets one process migrate at a time ("agent_ta" in ASCII).
 _MIGRATION_LOCK = 0x6167656E745F7461
 
+#: What an error says is being done where a worker, a caller or a command opens a ledger, and nobody has asked for more.
+OPENING = "opening the ledger"
 
-def upgrade(url: str | Engine, prefix: str = "agent_") -> str:
+
+def upgrade(url: str | Engine, prefix: str = "agent_", at: str = "db upgrade") -> str:
     """Create the tables of a ledger, or bring them up to this release.
 
     Several processes may call it at once; one migrates, the others wait and find nothing to do.
@@ -40,6 +43,7 @@ def upgrade(url: str | Engine, prefix: str = "agent_") -> str:
     Args:
         url: SQLAlchemy URL of the database, or an engine.
         prefix: what the table names start with.
+        at: what is being done, as an error says it.
 
     Returns:
         The revision that the ledger has now.
@@ -55,11 +59,11 @@ def upgrade(url: str | Engine, prefix: str = "agent_") -> str:
     """
     engine = url if isinstance(url, Engine) else open_engine(url)
     try:
-        if revision(engine, prefix) != newest():
+        if revision(engine, prefix, at) != newest():
             # BEGIN IMMEDIATE on SQLite: one at a time.
-            with LedgerErrors("db upgrade"), engine.connect() as connection, connection.begin():
+            with LedgerErrors(at), engine.connect() as connection, connection.begin():
                 upgrade_on(connection, prefix)
-        _check_tables(engine, prefix)
+        _check_tables(engine, prefix, at)
         return newest()
     finally:
         if not isinstance(url, Engine):
@@ -82,15 +86,20 @@ def upgrade_on(connection: Connection, prefix: str = "agent_") -> None:
             connection.exec_driver_sql("COMMIT")
 
 
-def revision(engine: Engine, prefix: str = "agent_") -> str | None:
+def revision(engine: Engine, prefix: str = "agent_", at: str = "db status") -> str | None:
     """Return the revision that a ledger has, or None if it has no tables.
+
+    Args:
+        engine: of the ledger.
+        prefix: what the table names start with.
+        at: what is being done, as an error says it.
 
     Raises:
         LedgerUnavailable: the database did not answer.
     """
     options = {"version_table": f"{prefix}version"}
     with (
-        LedgerErrors("db status"),
+        LedgerErrors(at),
         engine.connect().execution_options(agent_reads_only=True) as connection,
         _quiet_alembic(),
     ):
@@ -105,25 +114,25 @@ def prepare(url: str, prefix: str = "agent_") -> None:
         LedgerUnavailable: the database did not answer.
     """
     if parse_url(url).get_backend_name() == "sqlite":
-        upgrade(url, prefix)
+        upgrade(url, prefix, OPENING)
         return
     engine = open_engine(url)
     try:
-        if revision(engine, prefix) is None:
+        if revision(engine, prefix, OPENING) is None:
             raise SchemaMissing(
                 "the ledger's tables are missing. Run `celery -A yourapp agent db upgrade` (or `agent-tasks db upgrade "
                 "--url …`) once, then start the worker again."
             )
-        _check_tables(engine, prefix)
+        _check_tables(engine, prefix, OPENING)
     finally:
         engine.dispose()
 
 
-def _check_tables(engine: Engine, prefix: str) -> None:
+def _check_tables(engine: Engine, prefix: str, at: str) -> None:
     if not is_mysql(engine):
         return
     try:
-        with LedgerErrors("db status"), engine.connect() as connection:
+        with LedgerErrors(at), engine.connect() as connection:
             check_tables(connection, prefix)
     except UnsuitableServer as error:
         raise ConfigurationError(f"agent_database_url leads to a database that will not do: {error.reason}.") from error

@@ -20,7 +20,7 @@ from agent_tasks.clock import Clock
 from agent_tasks.config import Settings
 from agent_tasks.database import open_engine, parse_url
 from agent_tasks.errors import ConfigurationError, did_you_mean
-from agent_tasks.migrate import upgrade
+from agent_tasks.migrate import OPENING, upgrade
 from agent_tasks.schema import MAX_CALL_LENGTH, tables
 from agent_tasks.states import Mode
 from checkpoint.inserts import upsert
@@ -195,7 +195,7 @@ def _engine(settings: Settings) -> Engine:
             pool_timeout=_WAIT_SECONDS,
             connect_args={"connect_timeout": _WAIT_SECONDS},
         )
-    upgrade(settings.database_url, settings.table_prefix)
+    upgrade(settings.database_url, settings.table_prefix, OPENING)
     engine = open_engine(settings.database_url, poolclass=NullPool)
 
     @event.listens_for(engine, "connect")

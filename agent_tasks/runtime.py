@@ -18,7 +18,7 @@ from agent_tasks.due import Due
 from agent_tasks.folded import Folded
 from agent_tasks.inbox import Inbox
 from agent_tasks.ledger import Ledger
-from agent_tasks.migrate import upgrade
+from agent_tasks.migrate import OPENING, upgrade
 from agent_tasks.recorder import Recorder
 from agent_tasks.retention import Retention
 from agent_tasks.runs import Runs
@@ -95,7 +95,7 @@ class Runtime:
         An SQLite ledger is brought up to date on the way; that of a fleet is its operator's.
         """
         if parse_url(settings.database_url).get_backend_name() == "sqlite":
-            upgrade(settings.database_url, settings.table_prefix)
+            upgrade(settings.database_url, settings.table_prefix, OPENING)
         boundary = Boundary()
         return cls(settings, lambda b: CeleryBell(app, b, settings), boundary=boundary)
 

@@ -47,7 +47,7 @@ def upgrade_ledger(target: Target, *, as_json: bool) -> None:
     """
     prefix = target.settings.table_prefix
     with _engine_of(target) as engine:
-        before = revision(engine, prefix)
+        before = revision(engine, prefix, "db upgrade")
         after = upgrade(engine, prefix)
     if as_json:
         print_json(before=before, after=after)

@@ -82,7 +82,9 @@ def reported(context: click.Context, failed: str, *, verbose: bool) -> Iterator[
         if isinstance(error, LedgerUnavailable) and context.command_path.endswith((" db status", " db upgrade")):
             step = "the same command, once what is said above is mended"
         setting = re.match(r"agent_\w+", str(error)) if isinstance(error, ConfigurationError) else None
-        if setting is not None and url_of(context) is None:
+        if isinstance(error, ConfigurationError) and error.cure is not None:
+            step = error.cure.replace("{", "{{").replace("}", "}}")
+        elif setting is not None and url_of(context) is None:
             name = setting.group()
             step = (
                 f"set {name} right where the app reads its settings; the celeryconfig.py of this project takes it from "

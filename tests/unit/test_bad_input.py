@@ -547,7 +547,8 @@ CASES = [
         "no database",
         with_settings(agent_database_url=None),
         ConfigurationError,
-        r"agent_database_url is not set: .*agent_database_url='sqlite:///agent\.db'",
+        r"agent_database_url is not set: .*agent_database_url='sqlite:///agent\.db'.*copy this project's celeryconfig\.py beside the app"
+        r".*AGENT_DATABASE_URL in the environment",
     ),
     Case(
         "a database that is no URL",
@@ -596,7 +597,7 @@ CASES = [
         "a database file in no folder",
         down_on_disk,
         LedgerUnavailable,
-        r"database did not answer at .*unable to open database file.*: make the folder that agent_database_url names",
+        r"database did not answer at 'opening the ledger': .*unable to open database file.*: make the folder that agent_database_url names",
     ),
     Case(
         "a schema never migrated",

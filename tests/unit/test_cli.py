@@ -419,7 +419,7 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "an upgrade of a server that does not answer": (
         ("db", "upgrade", "--url", "postgresql+psycopg://127.0.0.1:1/agents"),
         exit_codes.UNREACHABLE,
-        "the ledger's database did not answer at 'db status'",
+        "the ledger's database did not answer at 'db upgrade'",
     ),
     "tables with another prefix": (
         lambda here: ("runs", "list", "--url", here.url, "--table-prefix", "other_"),
@@ -931,6 +931,49 @@ def test_a_setting_of_no_use_is_named_with_where_it_is_set(tmp_path: Path) -> No
     assert "why:  agent_lease_seconds must be a number above 0, got -3.0." in shown.stderr
     assert "next: set agent_lease_seconds right where the app reads its settings" in shown.stderr
     assert "AGENT_LEASE_SECONDS in the environment" in shown.stderr
+
+
+def listed_with(tmp_path: Path, **settings: Any) -> Result:
+    """List the runs of an app with these settings."""
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.update(**{"agent_database_url": f"sqlite:///{tmp_path / 'agent.db'}", **settings})
+    context = CLIContext(app=app, no_color=True, workdir=None)
+    return CliRunner().invoke(agent, ["runs", "list"], obj=context, prog_name="agent-tasks")
+
+
+def test_a_misspelt_setting_is_told_its_right_name_and_no_variable_that_is_not_there(tmp_path: Path) -> None:
+    shown = listed_with(tmp_path, agent_lease_secnds=5)
+    assert shown.exit_code == exit_codes.USAGE
+    assert shown.stderr.endswith(
+        "next: write agent_lease_seconds in the place of agent_lease_secnds where the app reads its settings\n"
+    )
+
+
+def test_a_misspelt_variable_is_refused_by_the_commands_with_its_right_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_DATABASE_URI", "postgresql+psycopg://host/agents")
+    shown = listed_with(tmp_path)
+    assert shown.exit_code == exit_codes.USAGE
+    assert "why:  AGENT_DATABASE_URI in the environment is not read. Did you mean AGENT_DATABASE_URL?\n" in shown.stderr
+    assert "next: rename AGENT_DATABASE_URI to AGENT_DATABASE_URL in the environment" in shown.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "driver", "extra"),
+    [("postgresql+psycopg://host/agents", "psycopg", "postgres"), ("mysql+pymysql://host/agents", "pymysql", "mysql")],
+)
+def test_a_missing_driver_is_to_be_installed_and_the_url_is_left_as_it_is(
+    url: str, driver: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, driver, None)
+    shown = listed_with(tmp_path, agent_database_url=url)
+    assert shown.exit_code == exit_codes.USAGE
+    assert "its driver is missing here" in shown.stderr
+    assert shown.stderr.endswith(
+        f"next: pip install 'celery-agent-tasks[{extra}]', or in a clone of it: pip install '.[{extra}]'\n"
+    )
 
 
 def test_a_pending_operation_of_a_run_that_ended_does_not_read_as_still_to_be_done(small: OneProcess) -> None:

@@ -6,14 +6,18 @@ The refusals with their whole messages are rows of `test_bad_input`.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
 
-from agent_tasks.config import Settings
+from agent_tasks import Agent, done
+from agent_tasks.config import Settings, setting_names
 from agent_tasks.errors import ConfigurationError, SingleHostOnly
+from agent_tasks.variables import variables_of
 
 SQLITE, POSTGRES = "sqlite:///agent.db", "postgresql+psycopg://host/agents"
 NUMBERS = [field.name for field in fields(Settings) if field.type in ("int", "float")]
@@ -102,6 +106,101 @@ def test_a_near_miss_is_refused_with_the_name_that_was_meant(name: str, meant: s
 
 def test_settings_of_somebody_else_are_left_alone() -> None:
     assert Settings.of(app_with(agent_007="James", other_lease_second=5)) == Settings(SQLITE)
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("AGENT_DATABASE_URI", "AGENT_DATABASE_URL"),
+        ("AGENT_DATABSE_URL", "AGENT_DATABASE_URL"),
+        ("AGENT_LEASE_SECOND", "AGENT_LEASE_SECONDS"),
+        ("AGENT_MAX_STEP", "AGENT_MAX_STEPS"),
+        ("AGENT_BROKER_URI", "AGENT_BROKER_URL"),
+        ("AGENT_RESULTS_BACKEND", "AGENT_RESULT_BACKEND"),
+        ("AGENT_DATADIR", "AGENT_DATA_DIR"),
+        ("AGENT_QUUEE", "AGENT_QUEUE"),
+        ("AGENT_MDOE", "AGENT_MODE"),
+    ],
+)
+def test_a_misspelt_variable_is_refused_with_the_one_that_was_meant(
+    variable: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "7")
+    with pytest.raises(
+        ConfigurationError, match=rf"^{variable} in the environment is not read\. Did you mean {meant}\?$"
+    ):
+        Settings.of(app_with())
+
+
+def test_neither_a_caller_nor_a_worker_begins_under_a_misspelt_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AGENT_DATABASE_URI", POSTGRES)
+    app = app_with(agent_database_url=f"sqlite:///{tmp_path / 'agent.db'}")
+    order = Agent("order", app=app)
+    order.step(lambda _state: done(), name="create")
+    with pytest.raises(ConfigurationError, match="Did you mean AGENT_DATABASE_URL"):
+        order.enqueue({})
+    with pytest.raises(ConfigurationError, match="Did you mean AGENT_DATABASE_URL"):
+        app.WorkController(pool="solo", hostname="celery@test")
+    assert list(tmp_path.iterdir()) == []
+
+
+#: Those of programs that also call theirs agents, and what people who write agents call their own.
+OF_OTHERS = [
+    "AGENT_MODEL",
+    "AGENT_MODELS",
+    "AGENT_MODEL_NAME",
+    "AGENT_NAME",
+    "AGENT_ID",
+    "AGENT_OS",
+    "AGENT_VERSION",
+    "AGENT_WORKFOLDER",
+    "AGENT_WORKDIR",
+    "AGENT_JOBNAME",
+    "AGENT_TEMPDIRECTORY",
+    "AGENT_TOOLSDIRECTORY",
+    "AGENT_HOMEDIRECTORY",
+    "AGENT_MACHINENAME",
+    "AGENT_PROXYURL",
+    "AGENT_API_KEY",
+    "AGENT_API_URL",
+    "AGENT_BASE_URL",
+    "AGENT_TIMEOUT",
+    "AGENT_TIMEOUT_SECONDS",
+    "AGENT_MAX_TOKENS",
+    "AGENT_MAX_TURNS",
+    "AGENT_MAX_RETRIES",
+    "AGENT_MAX_ITERATIONS",
+    "AGENT_DATABASE_USER",
+    "AGENT_DATABASE_PASSWORD",
+    "AGENT_LOG_LEVEL",
+    "AGENT_TEST_DATABASE_URL",
+    "AGENT_TEST_POSTGRES_URL",
+    "agent_database_uri",
+]
+
+
+def test_variables_of_somebody_else_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in OF_OTHERS:
+        monkeypatch.setenv(name, "x")
+    assert Settings.of(app_with()) == Settings(SQLITE)
+
+
+def test_a_variable_of_nothing_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_DATABASE_URI", " ")
+    assert Settings.of(app_with()) == Settings(SQLITE)
+
+
+def test_a_variable_that_the_app_reads_under_a_name_of_its_own_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_DATABASE_URI", SQLITE)
+    monkeypatch.setenv("AGENT_LEASE_SECOND", "5")
+    assert Settings.of(app_with(agent_lease_seconds=5.0)).lease_seconds == 5
+
+
+def test_the_variables_are_those_that_the_settings_file_reads() -> None:
+    text = (Path(__file__).resolve().parents[2] / "celeryconfig.py").read_text()
+    assert set(variables_of(setting_names())) == set(re.findall(r'\("(AGENT_[A-Z_]+)", ', text))
 
 
 LOCAL = ["memory://", "filesystem://", "sqla+sqlite:///broker.db", "sqlalchemy+sqlite:///broker.db"]
