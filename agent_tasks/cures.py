@@ -14,6 +14,13 @@ _CURES: tuple[tuple[tuple[str, ...], str], ...] = (
         "mend the host's name in agent_database_url, which is known to no name server here",
     ),
     (
+        ("(using password:", "access denied for user ''@"),
+        (
+            "mend the user and the password in agent_database_url; if both are right, a fresh server's anonymous user goes before "
+            "his: DROP USER ''@'localhost', or create him @localhost"
+        ),
+    ),
+    (
         ("access denied for user",),
         "mend the user and the password in agent_database_url, or grant him the database (GRANT ALL ON …)",
     ),

@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from agent_tasks import Agent, AgentTask, done
 from agent_tasks.boundary import Boundary, Point
+from agent_tasks.cures import cure_of
 from agent_tasks.database import open_engine
 from agent_tasks.errors import LedgerUnavailable
 from tests.one_process import OneProcess
@@ -92,6 +93,23 @@ def test_what_a_wrong_url_needs_is_named(
     with pytest.raises(LedgerUnavailable, match=f"did not answer at 'read': .*Nothing was read: {cure}"):
         Boundary().read(engine, lambda connection: connection.exec_driver_sql("SELECT 1"))
     engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Access denied for user 'agents'@'localhost' (using password: YES)",
+        "Access denied for user ''@'localhost' to database 'agents'",
+    ],
+)
+def test_a_user_whom_an_anonymous_one_shadows_is_told_so(said: str) -> None:
+    assert "DROP USER ''@'localhost', or create him @localhost" in cure_of(Exception(said))
+
+
+def test_a_user_without_a_right_is_to_get_it() -> None:
+    cure = cure_of(Exception("Access denied for user 'kim'@'%' to database 'agents'"))
+    assert "grant him the database" in cure
+    assert "DROP" not in cure
 
 
 def test_an_sqlite_ledger_in_no_folder_says_to_make_it(tmp_path: Path) -> None:

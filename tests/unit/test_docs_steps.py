@@ -28,17 +28,15 @@ PAGE = Page("docs/steps.md")
 class Warehouse(ModuleType):
     """Stands in for the vendor of the page: busy at first, then sold out, then it orders."""
 
-    names: dict[str, Any]
-
     def __init__(self) -> None:
         super().__init__("warehouse")
         self.asked: list[str] = []
 
-    def order(self, item: str, *, key: str) -> str:
+    def order(self, item: str, *, key: str) -> dict[str, str]:
         self.asked.append(key)
         if len(self.asked) <= 2:
-            raise self.names["Busy" if len(self.asked) == 1 else "SoldOut"]
-        return f"a box of {item}"
+            return {"status": "busy" if len(self.asked) == 1 else "sold out"}
+        return {"status": "ordered", "goods": f"a box of {item}"}
 
 
 @pytest.fixture
@@ -48,7 +46,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
     warehouse = Warehouse()
     monkeypatch.setitem(sys.modules, "warehouse", warehouse)
     upgrade(url := f"sqlite:///{tmp_path / 'agent.db'}")
-    names = warehouse.names = {"__name__": "shop", "runtime": Runtime(Settings(url), InlineBell)}
+    names: dict[str, Any] = {"__name__": "shop", "runtime": Runtime(Settings(url), InlineBell)}
     PAGE.run(names, between=lambda: AppState.of(names["app"]).use_runtime(names["runtime"]))
     yield names
     names["runtime"].engine.dispose()
