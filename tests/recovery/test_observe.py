@@ -89,7 +89,8 @@ def test_a_worker_that_is_killed_in_the_middle_doubles_the_effect_and_the_report
     assert here.call("shop.pay", "o-2").get(timeout=LIMIT)["order"] == "o-2"
 
     report = here.report()
-    assert report["tasks"] == [{"task": "shop.pay", "calls": 2, "starts": 4, "doubled": 2, "retried": 0}]
+    sums = {"doubled": 2, "retried": 0, "after_success": 1, "after_loss": 1, "unended": 0}
+    assert report["tasks"] == [{"task": "shop.pay", "calls": 2, "starts": 4, **sums}]
     (call,) = report["calls"]
     assert call.pop("last_at") > "20"
     assert call == {
@@ -99,6 +100,7 @@ def test_a_worker_that_is_killed_in_the_middle_doubles_the_effect_and_the_report
         "after_success": 1,
         "after_loss": 1,
         "after_failure": 0,
+        "unended": 0,
     }
 
 

@@ -197,10 +197,30 @@ def test_the_report_is_lines_for_scripts_and_can_be_forgotten(app: Celery) -> No
     shown = run()
     assert shown.exit_code == exit_codes.OK
     assert shown.stdout.startswith("shop.pay\torder='o-1'\t2\t1\t0\t0\t20")
-    assert (
-        "shop.pay: 1 calls were observed; 1 times one was begun again that had succeeded or was under way, 0"
-        in shown.stderr
+    assert shown.stdout.endswith("Z\t0\n")
+    assert shown.stderr == (
+        "shop.pay: calls: 1; begun again after success: 1, after a loss: 0, after a failure: 0; begun and not ended: 0\n"
     )
-    assert run("--forget").stdout == "1 calls were forgotten\n"
+    assert run("--forget").stdout == "calls that were forgotten: 1\n"
     assert run().stderr == "Nothing was observed: no task with agent_mode='observe' has run.\n"
+    AppState.of(app).runtime.engine.dispose()
+
+
+def test_a_call_that_began_and_was_lost_for_good_is_shown(app: Celery) -> None:
+    def body(order: str) -> str:
+        if order == "o-1":
+            raise KeyboardInterrupt
+        return order
+
+    pay = pay_of(app, body, dedupe_on=("order",))
+    with pytest.raises(KeyboardInterrupt):
+        deliver(pay, "o-1")
+    deliver(pay, "o-2")
+    context = CLIContext(app=app, no_color=True, workdir=None)
+    shown = CliRunner().invoke(agent, ["observed"], obj=context, prog_name="agent-tasks")
+    (line,) = shown.stdout.splitlines()
+    assert line.split("\t")[:6] == ["shop.pay", "order='o-1'", "1", "0", "0", "0"]
+    assert line.endswith("Z\t1")
+    assert shown.stderr.startswith("shop.pay: calls: 2; ")
+    assert shown.stderr.endswith("; begun and not ended: 1\n")
     AppState.of(app).runtime.engine.dispose()
