@@ -287,11 +287,22 @@ def _never_in_time(attempt: Attempt, request: Request, operation: Operation) -> 
 def _with_intent(attempt: Attempt, request: Request, seen: Operation | None) -> Any:
     """Intent commit, effect, outcome commit."""
     runtime, recorder, tool = attempt.runtime, attempt.runtime.recorder, request.tool
+    in_doubt = seen is not None and seen.status in IN_DOUBT
     operation = recorder.begin(attempt, request, seen)
     if operation is None:
         raise _LookAgain
     if operation.remaining() <= 0:
         _too_late_to_begin(attempt, request, operation)
+    if in_doubt and tool.guard.effect is Effect.KEYED:
+        logger.info(
+            "run %s: step %s: %s is sent again with the same key, request %s (operation %s)",
+            attempt.run_id,
+            attempt.step,
+            tool.name,
+            operation.attempts,
+            operation.operation_id,
+            extra={"action": "call_sent_again", "run_id": attempt.run_id, "operation_id": operation.operation_id},
+        )
     try:
         with attempt.body_of(request), attempt.deadline_of(operation), interim_of(attempt, operation):
             value = runtime.boundary.effect(tool.name, lambda: tool.run(operation, request.arguments))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import reprlib
 import threading
 from datetime import timedelta
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from agent_tasks.operations import Operation
     from agent_tasks.tools import Tool
 
+logger = logging.getLogger(__name__)
+
 #: A probe that said so often that it cannot tell yet goes on being asked, and a person may answer before it does.
 MAX_PUT_OFFS = 8
 
@@ -39,8 +42,18 @@ def ask_the_world(attempt: Attempt, tool: Tool[..., Any], operation: Operation) 
         StepSuspended: nobody can tell yet, or a person must.
     """
     answer = attempt.runtime.boundary.effect(f"{tool.name}.probe", lambda: run_probe(tool, operation))
-    if isinstance(answer, NotHappened):
-        answer = _once_visible(tool, operation) or answer
+    said = _said(answer)
+    if isinstance(answer, NotHappened) and (later := _once_visible(tool, operation)) is not None:
+        answer, said = later, f"{said}, which counts once the effect would be visible"
+    logger.info(
+        "run %s: step %s: the probe of %s answered: %s (operation %s)",
+        attempt.run_id,
+        attempt.step,
+        tool.name,
+        said,
+        operation.operation_id,
+        extra={"action": "probe_answered", "run_id": attempt.run_id, "operation_id": operation.operation_id},
+    )
     recorder = attempt.runtime.recorder
     if isinstance(answer, Happened):
         _happened(attempt, tool, operation, answer)
@@ -48,15 +61,22 @@ def ask_the_world(attempt: Attempt, tool: Tool[..., Any], operation: Operation) 
         recorder.answer(attempt, operation, "not happened", settles=OperationStatus.PENDING, unsettled=0, ask_at=None)
     elif isinstance(answer, AskAgain):
         _ask_again(attempt, tool, operation, answer)
-    else:
-        said = (
-            f"partly happened: {answer.evidence}"
-            if isinstance(answer, PartlyHappened)
-            else f"cannot tell: {answer.reason}"
-        )
-        if recorder.answer(attempt, operation, said, settles=OperationStatus.UNKNOWN):
-            question = about(Question.UNKNOWN, operation, probe=said)
-            attempt.suspend(Ask(f"did {tool.name} happen? Its probe says: {said}", (question,)))
+    elif recorder.answer(attempt, operation, said, settles=OperationStatus.UNKNOWN):
+        question = about(Question.UNKNOWN, operation, probe=said)
+        attempt.suspend(Ask(f"did {tool.name} happen? Its probe says: {said}", (question,)))
+
+
+def _said(answer: Answer) -> str:
+    """Return an answer in words; what a vendor returned may be secret, and stays out of them."""
+    if isinstance(answer, Happened):
+        return "happened"
+    if isinstance(answer, NotHappened):
+        return "not happened"
+    if isinstance(answer, AskAgain):
+        return f"ask again after {answer.after}"
+    return (
+        f"partly happened: {answer.evidence}" if isinstance(answer, PartlyHappened) else f"cannot tell: {answer.reason}"
+    )
 
 
 def _ask_again(attempt: Attempt, tool: Tool[..., Any], operation: Operation, answer: AskAgain) -> None:

@@ -11,7 +11,19 @@ from typing import Any
 
 import pytest
 
-from agent_tasks import Agent, NotHappened, RunUnfinished, done, fail, tool
+from agent_tasks import (
+    Agent,
+    AskAgain,
+    CannotTell,
+    Happened,
+    NotHappened,
+    Operation,
+    PartlyHappened,
+    RunUnfinished,
+    done,
+    fail,
+    tool,
+)
 from agent_tasks.migrate import revision, upgrade
 from agent_tasks.operations import MAX_SAID
 from agent_tasks.states import NOT_BLOCKING, REPLIES
@@ -236,6 +248,63 @@ def test_of_a_long_traceback_the_end_is_kept(here: OneProcess) -> None:
     (fact,) = operation.evidence
     assert len(fact["traceback"]) == MAX_SAID
     assert fact["traceback"].endswith("long end\n")
+
+
+def said_of(log: pytest.LogCaptureFixture, action: str) -> list[tuple[int, str]]:
+    found = [record for record in log.records if getattr(record, "action", "") == action]
+    return [(record.levelno, record.getMessage()) for record in found]
+
+
+def test_a_keyed_request_that_is_sent_again_after_a_crash_is_a_line(
+    here: OneProcess, log: pytest.LogCaptureFixture
+) -> None:
+    @tool(effect="keyed", key_lifetime=timedelta(days=1), bind=True)
+    def charge(operation: Operation) -> str:
+        here.requests.append(operation.operation_id)
+        if len(here.requests) == 1:
+            raise MemoryError
+        return "charged"
+
+    order = here.agent(charge, pay=lambda _state: done(charge()))
+    run = here.run(order)
+    here.later(order, 60)
+    assert run.get(timeout=0) == "charged"
+    assert said_of(log, "call_sent_again") == [
+        (
+            logging.INFO,
+            f"run run-1: step pay: charge is sent again with the same key, request 2 (operation {here.requests[0]})",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Happened({"card": "4242"}), "happened"),
+        (NotHappened(), "not happened, which counts once the effect would be visible"),
+        (AskAgain(timedelta(minutes=1)), "ask again after 0:01:00"),
+        (PartlyHappened("half of it"), "partly happened: half of it"),
+        (CannotTell("closed"), "cannot tell: closed"),
+    ],
+)
+def test_what_a_probe_answered_is_a_line_without_the_result(
+    here: OneProcess, log: pytest.LogCaptureFixture, answer: Any, said: str
+) -> None:
+    @tool(effect="probed", timeout=SECONDS, visible_after=timedelta(hours=1), bind=False)
+    def charge() -> None:
+        raise TimeoutError("no answer")
+
+    charge.probe(lambda _operation: answer)
+    order = here.agent(charge, pay=lambda _state: done(charge()))
+    run = here.run(order)
+    (operation,) = run.operations()
+    here.later(order, 30)
+    assert said_of(log, "probe_answered") == [
+        (
+            logging.INFO,
+            f"run run-1: step pay: the probe of charge answered: {said} (operation {operation.operation_id})",
+        )
+    ]
 
 
 # -- Alembic ------------------------------------------------------------------------------------------------------------
