@@ -135,7 +135,7 @@ def show_run(target: Target, run: str, *, as_json: bool) -> None:
     handle = RunHandle(target.runtime, run_id)
     row = target.read(lambda connection: target.runtime.runs.find(connection, run_id))
     ending = {"output": _decoded(row["output"]), "error": _decoded(row["error"])}
-    operations, audit = handle.operations(), handle.audit()
+    operations, audit = _as_asked_for(handle.operations()), handle.audit()
     shown = questions(target, handle.inbox())
     if as_json:
         print_json(
@@ -171,6 +171,21 @@ def show_run(target: Target, run: str, *, as_json: bool) -> None:
         click.echo(
             f"  resume does not shorten this wait: {one_line(tool)} is asked about or sent again at {moment(date)} at the earliest"
         )
+
+
+def _as_asked_for(operations: list[Operation]) -> list[Operation]:
+    """Return operations with the calls of one tool in one body in the body's own order: threads begin those of a batch in any."""
+    places: dict[tuple[Any, ...], list[int]] = {}
+    for place, operation in enumerate(operations):
+        if operation.row["ordinal"] >= 0:  # a call with a key has no place of its own
+            of_body = (operation.seq, operation.row["parent_operation"], operation.tool)
+            places.setdefault(of_body, []).append(place)
+    ordered = list(operations)
+    for taken in places.values():
+        ones = sorted((operations[place] for place in taken), key=lambda operation: operation.row["ordinal"])
+        for place, operation in zip(taken, ones, strict=True):
+            ordered[place] = operation
+    return ordered
 
 
 def _not_before(row: RowMapping, operations: list[Operation]) -> tuple[int, str] | None:

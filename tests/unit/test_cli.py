@@ -19,7 +19,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 from sqlalchemy import update
 
-from agent_tasks import Agent, InboxItem, Operation, RunHandle, done, fail, sleep, tool
+from agent_tasks import Agent, InboxItem, Operation, RunHandle, done, fail, run_calls, sleep, tool
 from agent_tasks.cli import agent, db, exit_codes, inbox, runs
 from agent_tasks.cli.output import print_table
 from agent_tasks.clock import moment
@@ -893,6 +893,21 @@ def test_a_run_whose_wait_a_resume_ends_is_told_so(small: OneProcess, wait: str)
     handle.resume(who="kim", why="it is mended")
     small.work(order)
     assert len(small.requests) == asked + 1
+
+
+def test_the_calls_of_a_batch_are_shown_as_the_step_asked_for_them(small: OneProcess) -> None:
+    @tool(effect="manual", timeout=questions.TIMEOUT)
+    def mail(to: str) -> str:
+        return to
+
+    readers = ["kim", "lee", "ada", "bob"]
+    send = small.agent(mail, send=lambda _state: done(run_calls([mail.call(reader) for reader in readers])))
+    small.run(send)
+    table = small.runtime.tables.operations
+    with small.runtime.engine.connect() as connection, connection.begin():  # as threads may have begun them
+        connection.execute(update(table).values(first_started_at=1_000_000 - table.c.ordinal))
+    shown = json.loads(run(small, "runs", "show", "run-1", "--json").stdout)
+    assert [operation["args"]["to"] for operation in shown["operations"]] == readers
 
 
 def test_the_crashes_of_a_run_are_named_for_what_they_count(small: OneProcess) -> None:
