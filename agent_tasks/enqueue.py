@@ -152,6 +152,17 @@ def make_run(
     may_wait = joined is None and not (id_is_new and dedupe_key is None and follows is None)
     check_sent_id(f"the queue of run {run_id!r}", values["queue"])
 
+    def there_is(connection: Connection) -> RowMapping | None:
+        row = runtime.runs.find(connection, run_id)
+        if row is None and dedupe_key is not None:
+            row = runtime.runs.find_by_dedupe_key(connection, agent, dedupe_key)
+        return row
+
+    def committed() -> RowMapping | None:
+        # A caller's transaction may read what stood at its beginning, as MySQL's do unless told otherwise, and its inserts meet
+        # rows then that its reads do not see. A lock would see them, and keep the run's worker off until the caller's end.
+        return runtime.boundary.read(runtime.engine, there_is)
+
     def work(connection: Connection) -> RowMapping:
         if may_wait:
             _bound_the_wait(connection, _LOCK_TIMEOUT_MS if lock_timeout_ms is None else lock_timeout_ms)
@@ -165,11 +176,9 @@ def make_run(
         while True:
             if runtime.runs.insert(connection, **{**values, **own, "run_id": run_id}):
                 runtime.store.save(checkpoint, connection=connection)
-            row = runtime.runs.find(connection, run_id)
-            if row is None and dedupe_key is not None:
-                row = runtime.runs.find_by_dedupe_key(connection, agent, dedupe_key)
-            if row is None and is_mysql(connection):
-                row = runtime.runs.find_unseen(connection, run_id, agent, dedupe_key)
+            row = there_is(connection)
+            if row is None and joined is not None and is_mysql(connection):
+                row = committed()
             if row is not None:
                 return row  # else the run that refused the insert was deleted since
 

@@ -258,22 +258,6 @@ class Runs:
         statement = select(self.table).where(c.agent == agent, c.dedupe_key == dedupe_key)
         return connection.execute(statement).mappings().one_or_none()
 
-    def find_unseen(self, connection: Connection, run_id: str, agent: str, dedupe_key: str | None) -> RowMapping | None:
-        """Return the run that has a dedupe key or this id, as it was committed last.
-
-        A caller's transaction may read what stood at its beginning, as MySQL's do unless told otherwise, and its inserts meet
-        rows then that its reads do not see. A lock that is shared reads them.
-        """
-        c = self.table.c
-        # By the key first: of an id that is not there, the place where it would be is locked.
-        places = [] if dedupe_key is None else [(c.agent == agent, c.dedupe_key == dedupe_key)]
-        for where in (*places, (c.run_id == run_id,)):
-            statement = select(self.table).where(*where).with_for_update(read=True)
-            row: RowMapping | None = connection.execute(statement).mappings().one_or_none()
-            if row is not None:
-                return row
-        return None
-
     # -- the lease ---------------------------------------------------------------------------------------------------
 
     def claim(

@@ -364,6 +364,20 @@ def test_a_caller_who_reads_a_snapshot_finds_the_run_that_was_made_since(here: D
     assert (first.status, named.status) == (RunStatus.SUCCEEDED, RunStatus.SUCCEEDED)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("by", ["dedupe_key"])
+def test_a_run_is_worked_on_while_a_caller_who_found_it_keeps_his_transaction_open(
+    here: Duel, caller: Engine, by: str
+) -> None:
+    order = here.agent(pay=lambda _state: done("paid"))
+    with caller.begin() as connection:
+        connection.execute(text("SELECT count(*) FROM agent_runs")).scalar_one()
+        first = order.enqueue({}, **{by: "cart-1"})
+        assert order.enqueue({}, connection=connection, **{by: "cart-1"}).run_id == first.run_id
+        here.work(order)
+        assert first.status is RunStatus.SUCCEEDED
+
+
 @pytest.mark.parametrize("kind", ["connection", "session"])
 def test_a_deadlock_in_a_callers_transaction_ends_all_of_it(here: Duel, caller: Engine, kind: str) -> None:
     """The server takes all of it back, and what he did after that would be committed alone."""
