@@ -26,7 +26,7 @@ from agent_tasks.states import Recovery
 from agent_tasks.troubles import first_line, is_refused, lost_a_race
 from checkpoint import CheckpointState, codec
 from checkpoint.errors import CheckpointError
-from checkpoint.mysql import is_mysql
+from checkpoint.mysql import is_mysql, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,7 +149,9 @@ def make_run(
             has not ended.
     """
     run_id = checkpoint.run_id
-    may_wait = joined is None and not (id_is_new and dedupe_key is None and follows is None)
+    only_new = id_is_new and dedupe_key is None
+    may_wait = joined is None and not (only_new and follows is None)
+    shares = joined is not None and not only_new and is_mysql(runtime.engine)
     check_sent_id(f"the queue of run {run_id!r}", values["queue"])
 
     def there_is(connection: Connection) -> RowMapping | None:
@@ -163,6 +165,14 @@ def make_run(
         # rows then that its reads do not see. A lock would see them, and keep the run's worker off until the caller's end.
         return runtime.boundary.read(runtime.engine, there_is)
 
+    def found_before(connection: Connection) -> RowMapping | None:
+        """Look before the insert: one that fails leaves a lock on the key, and the gap beside it, until the caller's end."""
+        row = committed()
+        if row is None and (row := there_is(connection)) is not None:
+            # His own, which he holds in any case, or one that was deleted since his snapshot or committed since the first look.
+            row = committed() or (row if runtime.runs.keep(connection, row["run_id"]) else None)
+        return row
+
     def work(connection: Connection) -> RowMapping:
         if may_wait:
             _bound_the_wait(connection, _LOCK_TIMEOUT_MS if lock_timeout_ms is None else lock_timeout_ms)
@@ -173,6 +183,8 @@ def make_run(
             if there is None:
                 raise FollowedRunGone(follows)
             return there
+        if shares and (row := found_before(connection)) is not None:
+            return row
         while True:
             if runtime.runs.insert(connection, **{**values, **own, "run_id": run_id}):
                 runtime.store.save(checkpoint, connection=connection)
@@ -224,6 +236,8 @@ def saying_whether_made(run_id: str, dedupe_key: str | None) -> Iterator[None]:
             )
         if not error.ambiguous and isinstance(cause, DBAPIError) and lost_a_race(cause):
             held = f"id {run_id!r}" if dedupe_key is None else f"dedupe key {dedupe_key!r} or id {run_id!r}"
+            if number_of(cause) is not None:
+                held += ", or a key beside it,"  # MySQL may lock the gap between two
             raise LedgerUnavailable(
                 f"the ledger's database waited in vain for another transaction: {first_line(cause)}. {said}. Perhaps somebody has "
                 f"enqueued {held} in a transaction that he has not ended; call again when he has."

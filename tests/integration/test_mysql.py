@@ -365,7 +365,7 @@ def test_a_caller_who_reads_a_snapshot_finds_the_run_that_was_made_since(here: D
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("by", ["dedupe_key"])
+@pytest.mark.parametrize("by", ["dedupe_key", "run_id"])
 def test_a_run_is_worked_on_while_a_caller_who_found_it_keeps_his_transaction_open(
     here: Duel, caller: Engine, by: str
 ) -> None:
@@ -376,6 +376,51 @@ def test_a_run_is_worked_on_while_a_caller_who_found_it_keeps_his_transaction_op
         assert order.enqueue({}, connection=connection, **{by: "cart-1"}).run_id == first.run_id
         here.work(order)
         assert first.status is RunStatus.SUCCEEDED
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("isolation", ["REPEATABLE READ", "READ COMMITTED"])
+@pytest.mark.parametrize("whose", ["committed", "his own"])
+def test_a_caller_who_finds_a_run_keeps_nobody_from_keys_beside_its_own(
+    here: Duel, caller: Engine, isolation: Any, whose: str
+) -> None:
+    order = here.agent(pay=lambda _state: done())
+    for key in ("k1", "k5", "k9"):
+        order.enqueue({}, dedupe_key=key)
+    key = "k5" if whose == "committed" else "k7"
+    with caller.connect().execution_options(isolation_level=isolation) as connection, connection.begin():
+        connection.execute(text("SELECT count(*) FROM agent_runs")).scalar_one()
+        runs = [order.enqueue({}, dedupe_key=key, connection=connection).run_id for _ in range(2)]
+        beside = [order.enqueue({}, dedupe_key=other).status for other in ("a", "k4", "k45", "k55", "k65", "k75", "z")]
+    assert runs[0] == runs[1]
+    assert beside == [RunStatus.QUEUED] * 7
+
+
+def test_who_waits_for_a_key_of_an_open_transaction_is_told_what_may_hold_it(
+    here: Duel, caller: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_LOCK_RETRIES", 0)
+    order = here.agent(pay=lambda _state: done())
+    with caller.begin() as connection:
+        order.enqueue({}, dedupe_key="cart-1", connection=connection)
+        with pytest.raises(
+            LedgerUnavailable, match=r"No run was made. Perhaps .*'cart-1' or id .*, or a key beside it, in a"
+        ):
+            order.enqueue({}, dedupe_key="cart-1")
+
+
+def test_a_run_that_was_deleted_since_a_callers_snapshot_is_made_anew(here: Duel, caller: Engine) -> None:
+    order = here.agent(pay=lambda _state: done())
+    order.enqueue({}, run_id=RUN, dedupe_key="cart-1")
+    with caller.begin() as connection:
+        assert connection.execute(text("SELECT count(*) FROM agent_runs")).scalar_one() == 1
+        with here.runtime.engine.begin() as own:
+            own.execute(text("DELETE FROM agent_runs"))
+            here.runtime.store.delete(RUN, connection=own)
+        again = order.enqueue({}, dedupe_key="cart-1", connection=connection)
+        assert again.run_id != RUN
+    here.work(order)
+    assert again.status is RunStatus.SUCCEEDED
 
 
 @pytest.mark.parametrize("kind", ["connection", "session"])
