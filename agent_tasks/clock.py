@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 MICROSECONDS = 1_000_000
 
+#: The ends of Python's calendar, in seconds since 1970: the years 1 and 9999.
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
+
 #: Child processes of a test inherit a moved clock through this variable (seconds).
 OFFSET_VARIABLE = "AGENT_CLOCK_OFFSET_SECONDS"
 
@@ -103,13 +106,15 @@ def microseconds(duration: timedelta | None) -> int:
 
 
 def moment(microseconds: int | None) -> str | None:
-    """Return a time of the ledger as ISO 8601 in UTC.
+    """Return a time of the ledger as ISO 8601 in UTC; of one that no calendar of Python reaches, the nearest that it does.
+
+    A row that is there is shown, whatever stands in it: one raised error would hide all other rows of a listing.
 
     Example:
-        >>> moment(1_700_000_000_000_000)
-        '2023-11-14T22:13:20Z'
+        >>> moment(1_700_000_000_000_000), moment(10**18)
+        ('2023-11-14T22:13:20Z', '9999-12-31T23:59:59Z')
     """
     if microseconds is None:
         return None
-    at = datetime.fromtimestamp(microseconds // 1_000_000, timezone.utc)
+    at = datetime.fromtimestamp(min(max(microseconds // MICROSECONDS, _FIRST_SECOND), _LAST_SECOND), timezone.utc)
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")

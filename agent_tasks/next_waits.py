@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agent_tasks.clock import MICROSECONDS, moment
 from agent_tasks.current import outside_run
 from agent_tasks.errors import BadOutcome
+from agent_tasks.limits import LONGEST_SECONDS
 from agent_tasks.next_calls import named_step
 from agent_tasks.outcomes import Calls, Done, Fail, Next
 from agent_tasks.refusals import refusal
@@ -33,15 +34,20 @@ def next_with_wait(attempt: Attempt, returned: Sleep | WaitUntil) -> Next:
     """Return where a run goes whose step returned a wait.
 
     Raises:
-        BadOutcome: a step that is named takes another number of arguments than it will get.
+        BadOutcome: a step that is named takes another number of arguments than it will get, or a moment is too far away.
         UnknownStep: one is none of the agent.
     """
     if isinstance(returned, Sleep):
         word = "sleep" if returned.until is None else "sleep_until"
         name = _step(attempt, returned.then, word, "then")
-        until = returned.until
+        now, until = attempt.now(), returned.until
         if until is None:
-            until = attempt.now() + int((returned.seconds or 0.0) * MICROSECONDS)
+            until = now + int((returned.seconds or 0.0) * MICROSECONDS)
+        elif until > now + int(LONGEST_SECONDS * MICROSECONDS):  # said by the database's clock, and so only here (I10)
+            raise BadOutcome(
+                f"run {attempt.run_id!r}: step {attempt.step!r} returned sleep_until(…) for {moment(until)}, and a run sleeps for a "
+                "hundred years at most. Give it a nearer moment, or end the run with done(…)."
+            )
         return Next(name, until=until)
     check = _step(attempt, returned.check, "wait_until", "check")
     then = named_step(attempt, returned.then, "wait_until", "then")

@@ -119,7 +119,7 @@ def sleep_until(moment: datetime, *, then: Callable[..., Any]) -> Sleep:
     """Go on with a step at some time, or at once if that has passed.
 
     Args:
-        moment: with a time zone; compared with the database's clock.
+        moment: with a time zone; compared with the database's clock. In a hundred years at the latest, or the step fails.
         then: a step of the agent.
 
     Raises:

@@ -567,6 +567,27 @@ def test_a_check_that_would_be_asked_without_a_pause_is_refused() -> None:
         wait_until(_then, every=0.5, then=_then)
 
 
+@pytest.mark.parametrize("zone", [timezone.utc, timezone(timedelta(hours=-12))])
+def test_a_run_that_would_sleep_longer_than_a_hundred_years_fails_and_is_listed(one: Duel, zone: timezone) -> None:
+    made = Agent("sleeper", app=one.app)
+
+    @made.step(start=True)
+    def first(_state: Any) -> Any:
+        return sleep_until(datetime.max.replace(tzinfo=zone), then=_then)
+
+    made.step(_then)
+    run = one.run(made)
+    with pytest.raises(RunFailed, match=r"sleep_until\(…\) for 9999-12-31.*a run sleeps for a hundred years at most"):
+        run.get(timeout=0)
+
+
+def test_a_run_that_waits_for_a_year_of_no_calendar_hides_no_other_one(one: Duel) -> None:
+    agent = sleeper(one)
+    run = one.run(agent)
+    one.set_run(due_at=253_402_400_000_000_000)  # as an earlier release wrote it: on the second of January 10000
+    assert "9999-12-31T23:59:59Z" in (run.waiting_for or "")
+
+
 @pytest.mark.parametrize("wrong", [datetime(2030, 1, 1), 1893456000, "2030-01-01"])  # noqa: DTZ001 - that is what is wrong
 def test_a_moment_that_is_none_is_refused(wrong: Any) -> None:
     with pytest.raises(BadOutcome, match=r"sleep_until\(…\) takes a datetime with a time zone, got"):
