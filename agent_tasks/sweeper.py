@@ -147,10 +147,12 @@ class Sweeper:
 
         What it writes of its calls shows that it lives as well as a renewal does, and calls that are made at the same time can
         hold the run's row one after another, so that no renewal gets it. It counts for two thirds of a lease, which is what a
-        renewal has left before the next one: no dead owner keeps its run for longer than before.
+        renewal has left before the next one: no dead owner keeps its run for longer than before. Nor does one whose step is
+        past its time limit, which no heartbeat renews either.
         """
-        wrote_at = self.runtime.ledger.owner_wrote_at(connection, run)
-        return wrote_at and wrote_at + int(self.runtime.settings.lease_seconds * 2 / 3 * MICROSECONDS)
+        settings, wrote_at = self.runtime.settings, self.runtime.ledger.owner_wrote_at(connection, run)
+        lives_until = wrote_at and wrote_at + int(settings.lease_seconds * 2 / 3 * MICROSECONDS)
+        return min(lives_until, int(run["updated_at"] + settings.step_timeout_seconds * MICROSECONDS))
 
     def _wake(self, row: Any, swept: Swept) -> None:
         runtime = self.runtime

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -177,24 +178,38 @@ def test_an_owner_that_wrote_of_its_calls_lately_is_not_taken_over_from_though_n
     here: OneProcess, rows: Rows, sweeper: Sweeper, wrote: str
 ) -> None:
     rows.run("run-1")
-    lease_seconds, table = here.runtime.settings.lease_seconds, here.runtime.tables.operations
-    values = {"run_id": "run-1", "line": 0, "seq": 1, "tool": "charge", "ordinal": 0, "effect": "keyed", "args": b""}
-    values |= {"args_digest": "", "idempotency_key": "op", "status": "executing", "attempts": 1, "fence": 1, "born": 1}
-
-    def write(operation_id: str, seq: int = 1, token: str = "token") -> None:
-        with here.runtime.engine.begin() as connection:
-            now = {"started_at": 1, wrote: connection.execute(select(here.runtime.clock.now())).scalar_one()}
-            row = {**values, **now, "operation_id": operation_id, "seq": seq, "token": token}
-            connection.execute(table.insert().values(row))
-
+    lease_seconds = here.runtime.settings.lease_seconds
     here.runtime.clock.advance(lease_seconds - 1)
-    write("the owner's")
+    write_of_a_call(here, "the owner's", wrote)
     here.runtime.clock.advance(lease_seconds * 2 / 3 - 0.5)
-    write("of another attempt", token="another")
-    write("of another step", seq=2)
+    write_of_a_call(here, "of another attempt", wrote, token="another")
+    write_of_a_call(here, "of another step", wrote, seq=2)
     assert sweeper.sweep() == Swept()
     here.runtime.clock.advance(1)
     assert sweeper.sweep() == Swept(taken_over=1)
+
+
+def test_an_owner_that_writes_of_its_calls_past_its_steps_time_limit_is_taken_over_from(
+    here: OneProcess, rows: Rows, sweeper: Sweeper
+) -> None:
+    claimed = rows.run("run-1")
+    here.runtime.clock.advance(here.runtime.settings.step_timeout_seconds - 1)
+    write_of_a_call(here, "an early one")
+    assert sweeper.sweep() == Swept()
+    here.runtime.clock.advance(1)
+    write_of_a_call(here, "a late one")
+    assert rows.find("run-1")["updated_at"] == claimed["updated_at"]
+    assert sweeper.sweep() == Swept(taken_over=1)
+
+
+def write_of_a_call(here: OneProcess, operation_id: str, wrote: str = "started_at", **more: Any) -> None:
+    """Write what the owner of a run writes of a call in its first step."""
+    values = {"run_id": "run-1", "line": 0, "seq": 1, "tool": "charge", "ordinal": 0, "effect": "keyed", "args": b""}
+    values |= {"args_digest": "", "idempotency_key": "op", "status": "executing", "attempts": 1, "fence": 1, "born": 1}
+    with here.runtime.engine.begin() as connection:
+        now = {"started_at": 1, wrote: connection.execute(select(here.runtime.clock.now())).scalar_one()}
+        row = {"token": "token", **values, **now, "operation_id": operation_id, **more}
+        connection.execute(here.runtime.tables.operations.insert().values(row))
 
 
 def test_nothing_is_taken_over_before_a_full_lease_of_contact(here: OneProcess, rows: Rows) -> None:
