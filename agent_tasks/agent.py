@@ -16,7 +16,6 @@ from agent_tasks.errors import (
     ConfigurationError,
     OutsideRun,
     RunNotFound,
-    UnguardedTool,
     UnknownStep,
 )
 from agent_tasks.handle import RunHandle
@@ -29,7 +28,7 @@ from agent_tasks.resources import Resource
 from agent_tasks.retries import OPTIONS, retry_policy
 from agent_tasks.steps import CELERYS_VERBS, Step, takes
 from agent_tasks.task import register_step
-from agent_tasks.tools import Tool, check_guarded, listed
+from agent_tasks.tools import Tool, tools_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -101,9 +100,7 @@ class Agent:
         self.steps: dict[str, Step] = {}
         self.start: Step | None = None
         self.resources: dict[str, Resource] = {}
-        self.tools: dict[str, Tool[..., Any]] = {}
-        for candidate in listed(tools, self.subject):
-            self._add_tool(check_guarded(candidate, self.subject))
+        self.tools: dict[str, Tool[..., Any]] = tools_of(tools, self.subject)
         agents = AppState.of(app).agents
         if name in agents:
             raise AgentNameTaken(
@@ -382,11 +379,6 @@ class Agent:
                 "an agent's name must be a word without dots, of 1 to 100 letters, digits, '_' and '-', since it is the first "
                 f"part of the names of its Celery tasks and of what routes match, got {name!r}."
             )
-
-    def _add_tool(self, tool: Tool[..., Any]) -> None:
-        if tool.name in self.tools:
-            raise UnguardedTool(f"{self.subject} has two tools named {tool.name!r}: give one of them name=.")
-        self.tools[tool.name] = tool
 
     def _add_step(
         self, function: Callable[..., Any], said: str | None, start: bool, task_options: dict[str, Any]

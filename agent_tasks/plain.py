@@ -12,7 +12,6 @@ from celery.utils.functional import maybe_list
 
 from agent_tasks.agent import Agent
 from agent_tasks.current import attempt_of_this_context
-from agent_tasks.declarations import Guard, checked, effect_of, refuse_lazy, refuse_unsent
 from agent_tasks.enqueue import FollowedRunGone, check_id, make_run, saying_whether_made
 from agent_tasks.errors import (
     AgentTasksError,
@@ -20,16 +19,12 @@ from agent_tasks.errors import (
     BadOutcome,
     RunFailed,
     ToolFailed,
-    UnguardedTool,
-    did_you_mean,
 )
-from agent_tasks.limits import LIMITS, check_limits, check_rate
 from agent_tasks.lines import NEXT_STEP
 from agent_tasks.operations import recorded_failure
-from agent_tasks.options import GUARDS, OF_PLAIN_TASKS, check_task_options
 from agent_tasks.outcomes import Calls, Done, error_line
+from agent_tasks.plain_declaration import PlainDeclaration
 from agent_tasks.refusals import refused_argument
-from agent_tasks.retries import OPTIONS, refuse_near_misses, whole_number
 from agent_tasks.schema import MAX_ID_LENGTH
 from agent_tasks.states import FINISHED, Effect, RunStatus
 from agent_tasks.steps import Step
@@ -46,6 +41,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
 
     from agent_tasks.attempt import Attempt
+    from agent_tasks.declarations import Guard
     from agent_tasks.joining import CallersTransaction
     from agent_tasks.messages import Message
     from agent_tasks.operations import Operation
@@ -76,16 +72,12 @@ class PlainJob(Agent):
     """
 
     def __init__(self, task: type[Task], app: Celery) -> None:
-        name, effect, tools = str(task.name), task.effect, task.tools
-        _check_options(task)
-        _check_kind(task)
-        self.signature = _signature_of(task)
-        self._dedupe_on, self._said_of_self = _dedupe_on(task, self.signature), _said_of_self(task)
-        refuse_lazy(_subject(task), inspect.unwrap(task.run))
-        super().__init__(name, app=app, tools=tools or ())
+        name, said = str(task.name), PlainDeclaration.of(task)
+        self.signature, self._dedupe_on, self._said_of_self = said.signature, said.dedupe_on, said.said_of_self
+        super().__init__(name, app=app, tools=said.tools)
         self.tool: Tool[..., Any] | None = None
-        if effect is not None:
-            self.tool = self._operation_of(task)
+        if said.guard is not None:
+            self.tool = self._operation_of(name, said.guard)
             self.tools[name] = self.tool
         self.start = Step(STEP, name, self._work)
         self.steps[STEP] = self.start
@@ -250,7 +242,7 @@ class PlainJob(Agent):
             return codec.loads(row["output"])
         raise self.failure(row, None) or RunFailed(f"run {run_id!r}: {error_line(codec.loads(row['error']))}")
 
-    def _operation_of(self, task: type[Task]) -> Tool[..., Any]:
+    def _operation_of(self, name: str, guard: Guard) -> Tool[..., Any]:
         def body(operation: Operation, /, *args: Any, **kwargs: Any) -> Any:
             token = _operation.set(operation)
             try:
@@ -260,13 +252,7 @@ class PlainJob(Agent):
 
         first = inspect.Parameter("_operation_", inspect.Parameter.POSITIONAL_ONLY)
         setattr(body, "__signature__", _with_first(self.signature, first))  # noqa: B010 - of a function, to mypy
-        given = {name: getattr(task, name) for name in GUARDS if getattr(task, name) is not None}
-        subject = _subject(task)
-        guard = checked(subject, Guard(effect_of(subject, task.effect), **given))
-        if isinstance(inspect.getattr_static(task, "run"), staticmethod):
-            remedy = "add bind=True and take self, the task, first, also where an argument of its own is {own}"
-            refuse_unsent(subject, guard.effect, remedy, "self.operation")
-        return Tool(body, str(task.name), guard, bind=True, kind="task")
+        return Tool(body, name, guard, bind=True, kind="task")
 
     # -- how it ended --------------------------------------------------------------------------------------------------
 
@@ -275,8 +261,7 @@ class PlainJob(Agent):
         return recorded_failure(codec.loads(row["error"]), self.known_errors, original)
 
     def _check_name(self, name: object) -> None:
-        """Any name of a Celery task will do that the ledger can hold."""
-        check_id("the name of a task with base=AgentTask", name)
+        """Any name of a Celery task will do that the ledger can hold: its declaration was asked."""
 
 
 def operation_of_this_context() -> Operation | None:
@@ -294,77 +279,5 @@ def _no_operation() -> Iterator[None]:
         _operation.reset(token)
 
 
-def _subject(task: type[Task]) -> str:
-    return f"task {str(task.name)!r}"
-
-
-def _check_options(task: type[Task]) -> None:
-    """Refuse an option that Celery would take and nobody read: a misspelt one, or retries without an end."""
-    subject = _subject(task)
-    *_, ours = (base for base in task.__mro__ if "job" in vars(base))  # this package's; before it stand the user's
-    written = list(task.__mro__[: task.__mro__.index(ours)])
-    own = {name for base in task.__mro__[1:] if base not in ours.__mro__ for name in vars(base)}
-    if "_decorated" in vars(task):  # what was given to app.task stands in a class of its own
-        options = [name for name in vars(written.pop(0)) if name[:1] != "_" and name not in ("app", "name", "run")]
-        check_task_options(subject, options, own=own, words=vars(ours))
-    given = [name for base in written for name, value in vars(base).items() if not hasattr(value, "__get__")]
-    words = (*OPTIONS, *OF_PLAIN_TASKS, *LIMITS, "retry_kwargs", "rate_limit")
-    refuse_near_misses(subject, [name for name in given if name[:1] != "_"], words)
-    whole_number(subject, {"max_retries": task.max_retries}, "max_retries", 0)
-    check_limits(subject, {name: getattr(task, name) for name in LIMITS})
-    check_rate("task_default_rate_limit", task._get_app().conf.task_default_rate_limit)
-    check_rate(f"rate_limit= of {subject}", task.rate_limit)
-
-
-def _said_of_self(task: type[Task]) -> str:
-    """Return what is to be said of the first parameter where the arguments of a call do not fit."""
-    run = inspect.getattr_static(task, "run")
-    is_bound = not isinstance(run, staticmethod)
-    first = next(iter(inspect.signature(task.run).parameters), None)
-    if is_bound and first not in (None, "self", "task"):
-        return f". With bind=True the first parameter of the body, {first!r}, is the task itself."
-    return "" if is_bound or first != "self" else ". Its first parameter is 'self': bind=True is missing."
-
-
-def _check_kind(task: type[Task]) -> None:
-    """Refuse a task that says neither, or both, of what its body may do."""
-    if (task.effect is None) == (task.tools is None):
-        said = "neither effect= nor tools=" if task.effect is None else "both effect= and tools="
-        raise UnguardedTool(
-            f"task {task.name!r} has base=AgentTask and {said}: give it effect='keyed' (or read, repeatable, transactional, "
-            "probed, manual) if its body is one call that touches the world, or tools=[…] (which may be empty) if it calls "
-            "tools that do. A task without base=AgentTask stays plain Celery."
-        )
-    stray = [name for name in GUARDS if task.effect is None and getattr(task, name) is not None]
-    if stray:
-        raise UnguardedTool(
-            f"task {task.name!r} has tools=, whose effects are guarded by their own declarations, and {stray[0]}=, which "
-            "belongs to effect=. Leave it out, or give it to the tool."
-        )
-
-
-def _signature_of(task: type[Task]) -> inspect.Signature:
-    run = inspect.getattr_static(task, "run")
-    if isinstance(run, staticmethod):
-        return inspect.signature(run.__func__)
-    parameters = list(inspect.signature(run).parameters.values())
-    return inspect.Signature(parameters[1:])
-
-
 def _with_first(signature: inspect.Signature, first: inspect.Parameter) -> inspect.Signature:
     return inspect.Signature([first, *signature.parameters.values()])
-
-
-def _dedupe_on(task: type[Task], signature: inspect.Signature) -> tuple[str, ...]:
-    names: object = task.dedupe_on
-    if isinstance(names, str) or not isinstance(names, (tuple, list)):
-        raise UnguardedTool(
-            f"dedupe_on= of task {task.name!r} must be a tuple of names of its parameters, got {names!r}."
-        )
-    for name in names:
-        if name not in signature.parameters:
-            raise UnguardedTool(
-                f"dedupe_on= of task {task.name!r} must name its parameters ({', '.join(signature.parameters)}), "
-                f"got {name!r}.{did_you_mean(str(name), signature.parameters)}"
-            )
-    return tuple(names)

@@ -19,6 +19,7 @@ from agent_tasks.limits import LONGEST_SECONDS
 from agent_tasks.messages import show_run
 from agent_tasks.observing import be_plain, mode_of, observe
 from agent_tasks.plain import PlainJob, operation_of_this_context
+from agent_tasks.plain_declaration import PlainDeclaration
 from agent_tasks.progress import Progress
 from agent_tasks.states import Effect, Mode, RunStatus
 from agent_tasks.submitting import seconds_until, submit
@@ -95,6 +96,9 @@ class AgentTask(LedgerTask):
     job: ClassVar[PlainJob | None] = None
     is_observed: ClassVar[bool] = False
 
+    #: Of one task: Celery binds it more than once, and its declaration is read at the first.
+    _was_read: ClassVar[bool] = False
+
     @classmethod
     def on_bound(cls, app: Celery) -> None:
         """Check the declaration and register it with the app's ledger.
@@ -104,13 +108,14 @@ class AgentTask(LedgerTask):
             ConfigurationError: an option is misspelt, or allows retries without an end.
         """
         # The base class itself has no name; with Celery(task_cls=AgentTask) Celery's own tasks come here, too.
-        if cls.name is None or str(cls.name).startswith("celery.") or isinstance(cls.__dict__.get("job"), PlainJob):
+        if cls.name is None or str(cls.name).startswith("celery.") or "_was_read" in cls.__dict__:
             return
         if mode_of(cls, app) is Mode.OBSERVE:
+            PlainDeclaration.of(cls, observed=True)
             be_plain(cls, AgentTask, app)
-            cls.is_observed = True
+            cls.is_observed = cls._was_read = True
             return
-        cls.job, cls.hears_of_revokes = PlainJob(cls, app), True
+        cls.job, cls.hears_of_revokes, cls._was_read = PlainJob(cls, app), True, True
         # Whatever a user's hooks do, and whether or not they call super(), the ledger hears that the result is stored.
         cls.on_success = _after_telling(cls.on_success)
         cls.on_failure = _after_telling(cls.on_failure, _is_the_runs_own)

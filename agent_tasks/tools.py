@@ -331,3 +331,18 @@ def check_guarded(candidate: object, owner: str) -> Tool[..., Any]:
         said = owner if candidate.subject == owner else f"{owner}: {candidate.subject}"
         refuse_without_probe(said, candidate._word, candidate.guard)
     return candidate
+
+
+def tools_of(given: object, owner: str) -> dict[str, Tool[..., Any]]:
+    """Return what stands in a ``tools=``, by name.
+
+    Raises:
+        UnguardedTool: it is no list, something in it is no tool that its owner may start with, or two have one name.
+    """
+    found: dict[str, Tool[..., Any]] = {}
+    for candidate in listed(given, owner):
+        each = check_guarded(candidate, owner)
+        if each.name in found:
+            raise UnguardedTool(f"{owner} has two tools named {each.name!r}: give one of them name=.")
+        found[each.name] = each
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner
 from sqlalchemy import select
 
-from agent_tasks import AgentTask, OutsideRun, UnguardedTool
+from agent_tasks import AgentTask, AgentTasksError, OutsideRun, UnguardedTool
 from agent_tasks.cli import agent, exit_codes
 from agent_tasks.errors import ConfigurationError
 from agent_tasks.integration import AppState
@@ -83,6 +84,41 @@ def test_a_task_says_its_own_mode(app: Celery) -> None:
 def test_an_unknown_mode_is_refused(app: Celery) -> None:
     with pytest.raises(ConfigurationError, match="must be one of guard, observe, got"):
         _ = pay_of(app, agent_mode="observed").job
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dedupe_on": ("nope",)}, r"dedupe_on= of task 'shop\.pay' must name its parameters \(order\), got 'nope'"),
+        ({"dedupe_on": "order"}, "must be a tuple of names of its parameters, got 'order'"),
+        ({"dedupe": ("order",)}, r"has no option dedupe=\. Did you mean 'dedupe_on'\?"),
+        ({"time_limt": 3}, r"has no option time_limt=\. Did you mean 'time_limit'\?"),
+        ({"rate_limit": "ten"}, "rate_limit= of task 'shop.pay' must be a number of messages a second"),
+        ({"max_retries": None}, "Tries without an end would be a run that is stuck in silence"),
+        ({"effect": "keyd"}, "Did you mean 'keyed'"),
+        ({"effect": "keyed"}, "is 'keyed' and has no key_lifetime="),
+        ({"effect": "read", "tools": []}, "both effect= and tools="),
+        ({"tools": [len]}, "'len' is in tools= and not declared as a tool"),
+        ({"tools": [], "timeout": timedelta(seconds=1)}, "and timeout=, which belongs to effect="),
+        ({"name": "p" * 201}, "the name of a task with base=AgentTask must be a text of 1 to 200"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mode", ["observe", "guard"])
+def test_what_could_not_be_guarded_is_refused_where_it_is_observed(
+    app: Celery, mode: str, options: dict[str, Any], said: str
+) -> None:
+    effect = {} if {"effect", "tools"} & options.keys() or mode == "observe" else {"effect": "read"}
+    with pytest.raises(AgentTasksError, match=said):
+        _ = task_of(app, lambda order: order, **{"name": "shop.pay", **effect, **options, "agent_mode": mode}).job
+
+
+def test_a_lazy_body_is_refused_where_it_is_observed(app: Celery) -> None:
+    async def body(order: str) -> str:
+        return order
+
+    with pytest.raises(UnguardedTool, match=r"task 'shop\.pay' must be a plain function, got async"):
+        _ = pay_of(app, body).job
 
 
 @pytest.mark.parametrize("late", [True, False])
