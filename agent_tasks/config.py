@@ -10,7 +10,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.database import parse_url
-from agent_tasks.errors import ConfigurationError, SingleHostOnly, install, nearest
+from agent_tasks.errors import ConfigurationError, SingleHostOnly, did_you_mean, install, nearest
 from agent_tasks.limits import LONGEST_SECONDS
 from agent_tasks.states import Mode
 from agent_tasks.variables import check_variables
@@ -88,6 +88,7 @@ class Settings:
                 raise ConfigurationError(f"agent_{field.name} must be a whole number, got {value!r}.")
         if not isinstance(self.single_host, bool):
             raise ConfigurationError(f"agent_single_host must be True or False, got {self.single_host!r}.")
+        mode_named("the setting agent_mode", self.mode)
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,29}", str(self.table_prefix)):
             raise ConfigurationError(
                 "agent_table_prefix must be 1 to 30 of the characters a-z, 0-9 and _, no digit first, "
@@ -152,6 +153,24 @@ class Settings:
 def setting_names() -> list[str]:
     """Return the names of the settings of this package."""
     return [f"agent_{field.name}" for field in fields(Settings)]
+
+
+def mode_named(said: str, given: object) -> Mode:
+    """Return the mode of this name.
+
+    Args:
+        said: who says it, for the message: the setting, or a task.
+        given: the name.
+
+    Raises:
+        ConfigurationError: there is no such mode.
+    """
+    known = [str(mode) for mode in Mode]
+    if given not in known:
+        raise ConfigurationError(
+            f"{said} must be one of {', '.join(known)}, got {given!r}.{did_you_mean(str(given), known)}"
+        )
+    return Mode(given)
 
 
 def _most(name: str) -> float:

@@ -17,9 +17,8 @@ from sqlalchemy.pool import NullPool
 
 from agent_tasks.boundary import Boundary
 from agent_tasks.clock import Clock
-from agent_tasks.config import Settings
+from agent_tasks.config import Settings, mode_named
 from agent_tasks.database import open_engine, parse_url
-from agent_tasks.errors import ConfigurationError, did_you_mean
 from agent_tasks.migrate import OPENING, upgrade
 from agent_tasks.schema import MAX_CALL_LENGTH, tables
 from agent_tasks.states import Mode
@@ -52,14 +51,10 @@ def mode_of(task: type[Task], app: Celery) -> Mode:
         ConfigurationError: there is no such mode.
     """
     own = task.agent_mode
-    given: object = app.conf.get("agent_mode", Mode.GUARD) if own is None else own
-    known = [str(mode) for mode in Mode]
-    if given not in known:
-        raise ConfigurationError(
-            f"agent_mode of task {task.name!r} must be one of {', '.join(known)}, got {given!r}."
-            f"{did_you_mean(str(given), known)}"
-        )
-    return Mode(given)
+    if own is not None:
+        return mode_named(f"agent_mode of task {task.name!r}", own)
+    of_all = app.conf.get("agent_mode")
+    return Mode.GUARD if of_all is None else mode_named("the setting agent_mode", of_all)
 
 
 def be_plain(task: type[Task], base: type[Task], app: Celery) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import select
 
 from agent_tasks import AgentTask, AgentTasksError, OutsideRun, UnguardedTool
 from agent_tasks.cli import agent, exit_codes
+from agent_tasks.config import Settings
 from agent_tasks.errors import ConfigurationError
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
@@ -82,8 +83,25 @@ def test_a_task_says_its_own_mode(app: Celery) -> None:
 
 
 def test_an_unknown_mode_is_refused(app: Celery) -> None:
-    with pytest.raises(ConfigurationError, match="must be one of guard, observe, got"):
+    with pytest.raises(
+        ConfigurationError, match=r"^agent_mode of task 'shop\.pay' must be one of guard, observe, got 'observed'"
+    ):
         _ = pay_of(app, agent_mode="observed").job
+
+
+def test_an_unknown_mode_of_all_tasks_is_the_fault_of_the_setting(app: Celery) -> None:
+    app.conf.agent_mode = "watch"
+    with pytest.raises(
+        ConfigurationError, match=r"^the setting agent_mode must be one of guard, observe, got 'watch'\.$"
+    ):
+        _ = pay_of(app).job
+    with pytest.raises(
+        ConfigurationError, match=r"^the setting agent_mode must be"
+    ):  # also where there are only agents
+        Settings.of(app)
+    app.conf.agent_mode = None  # is as if it was not set
+    with pytest.raises(UnguardedTool, match="neither effect= nor tools="):
+        _ = task_of(app, lambda order: order, name="shop.other").job
 
 
 @pytest.mark.parametrize(
