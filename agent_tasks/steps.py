@@ -27,6 +27,10 @@ CELERYS_VERBS = frozenset({"delay", "apply_async", "apply", "s", "si", "signatur
 _warned: set[tuple[str, int]] = set()
 
 
+#: What stands beside the state, and not in it.
+_BESIDE = ("messages", "metadata")
+
+
 @dataclass(frozen=True)
 class Step:
     """A step of an agent; calling it calls the plain function, as a unit test does.
@@ -73,8 +77,10 @@ class StepState(MutableMapping[str, Any]):
         (3, [])
     """
 
+    _checkpoint: CheckpointState
+
     def __init__(self, checkpoint: CheckpointState) -> None:
-        self._checkpoint = checkpoint
+        self.__dict__["_checkpoint"] = checkpoint
 
     @property
     def messages(self) -> list[Any]:
@@ -100,6 +106,32 @@ class StepState(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._checkpoint.agent_state)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse: no attribute is stored."""
+        if name in _BESIDE:
+            change = "state.messages[:] = …" if name == "messages" else f"state.{name}.update(…)"
+            raise AttributeError(f"state.{name} is changed in place: write {change}.")
+        raise AttributeError(f"an attribute of the state is not stored: write state[{name!r}] = ….")
+
+    def __delattr__(self, name: str) -> None:
+        """Refuse: there are no attributes."""
+        raise AttributeError(
+            f"state.{name} is emptied in place: write state.{name}.clear()."
+            if name in _BESIDE
+            else f"the state has no attribute {name!r}: write del state[{name!r}]."
+        )
+
+    if not TYPE_CHECKING:  # which would take it for a word on every name
+
+        def __getattr__(self, name: str) -> Any:
+            """Say how the state is read."""
+            said = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name == "copy":
+                said += ": write dict(state)."
+            elif name[:1] != "_":
+                said += f": write state[{name!r}]."
+            raise AttributeError(said)
 
     def __repr__(self) -> str:
         return f"StepState({self._checkpoint.agent_state!r})"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
 
 from agent_tasks import done, fail
@@ -64,3 +67,44 @@ def test_a_name_that_is_not_in_the_state_is_a_key_error(checkpoint: CheckpointSt
     with pytest.raises(KeyError, match="order"):
         StepState(checkpoint)["order"]
     assert StepState(checkpoint).get("order") is None
+
+
+def test_an_attribute_of_the_state_is_refused_where_it_would_be_lost(checkpoint: CheckpointState) -> None:
+    state: Any = StepState(checkpoint)
+    with pytest.raises(
+        AttributeError, match=r"^an attribute of the state is not stored: write state\['order'\] = …\.$"
+    ):
+        state.order = 17
+    with pytest.raises(AttributeError, match=r"^the state has no attribute 'cart': write del state\['cart'\]\.$"):
+        del state.cart
+    with pytest.raises(AttributeError, match=r"has no attribute 'cart': write state\['cart'\]\.$"):
+        _ = state.cart
+    with pytest.raises(AttributeError, match=r"has no attribute 'copy': write dict\(state\)\.$"):
+        state.copy()
+    assert dict(state) == checkpoint.agent_state == {"cart": [1]}
+    assert getattr(state, "order", None) is None
+
+
+def test_what_stands_beside_the_state_is_changed_in_place(checkpoint: CheckpointState) -> None:
+    state: Any = StepState(checkpoint)
+    with pytest.raises(
+        AttributeError, match=r"^state\.messages is changed in place: write state\.messages\[:\] = …\.$"
+    ):
+        state.messages = []
+    with pytest.raises(
+        AttributeError, match=r"^state\.metadata is changed in place: write state\.metadata\.update\(…\)\.$"
+    ):
+        state.metadata = {}
+    with pytest.raises(
+        AttributeError, match=r"^state\.messages is emptied in place: write state\.messages\.clear\(\)\.$"
+    ):
+        del state.messages
+    state.messages[:] = [{"role": "system"}]
+    state.metadata.update(cost=3)
+    assert (checkpoint.messages, checkpoint.metadata) == ([{"role": "system"}], {"tenant": "a", "cost": 3})
+
+
+def test_a_state_is_copied_as_any_object_is(checkpoint: CheckpointState) -> None:
+    for copied in (copy.copy(StepState(checkpoint)), copy.deepcopy(StepState(checkpoint))):
+        assert dict(copied) == {"cart": [1]}
+        assert copied.messages == [{"role": "user"}]
