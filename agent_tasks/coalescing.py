@@ -23,7 +23,6 @@ from agent_tasks.runs import Owner, is_cancelled, steps_allowed
 from agent_tasks.schema import CALLS_PROTOCOL, PLAIN_PROTOCOL
 from agent_tasks.suspensions import Lost
 from agent_tasks.together import never_begun
-from checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -85,7 +84,7 @@ def goes_on(attempt: Attempt, outcome: object, state: CheckpointState) -> GoesOn
     allowed = steps_allowed(attempt.run, agent.max_steps or runtime.settings.max_steps)
     if not same_place or not agent.shares_messages(outcome.step) or attempt.seq >= allowed:
         return None
-    with suppress(CheckpointError):  # what cannot be stored is said at its commit
+    with suppress(Exception, SystemExit):  # what cannot be stored, whatever it does instead, is said at its commit
         snapshot = runtime.store.snapshot(state)
         if _is_healthy(attempt, snapshot):
             held = (

@@ -17,6 +17,7 @@ from agent_tasks.coalescing import GoesOn, commit_held, goes_on
 from agent_tasks.doorbell import Ring
 from agent_tasks.errors import LedgerUnavailable, NotWritable, StepSuspended
 from agent_tasks.fallback import fall_back
+from agent_tasks.leaving import Left, left_by
 from agent_tasks.lines import NEXT_STEP
 from agent_tasks.next_calls import NEXT_CALLS, noted, plan_next
 from agent_tasks.next_waits import noted_wait, reason_to_sleep
@@ -109,7 +110,15 @@ class Ending:
         Where its owner is ``going`` on with the next step, the lease begins anew in place of its release.
         """
         runtime = self.runtime
-        state = self._next_state(attempt, outcome) if going is None else going.snapshot
+        try:
+            left = (
+                left_by(runtime.store, outcome, self._next_state(attempt, outcome))
+                if going is None
+                else Left(going.snapshot)
+            )
+        except UnstorableValue as error:  # the step's state or output: nothing was written
+            subject = f"step {attempt.step!r}" if attempt.run["task"] is None else attempt.agent.subject
+            return self._refused(attempt, error, refused_end(error, subject))
 
         def work(connection: Connection) -> RunStatus | tuple[Operation, ...] | None:
             row = runtime.runs.owned(connection, attempt)
@@ -123,16 +132,16 @@ class Ending:
                     end_or_settle(runtime, connection, attempt) if stops else self._wait(connection, attempt, outcome)
                 )
             if not isinstance(outcome, Next) and attempt.line:
-                left = runtime.ledger.left_behind(connection, attempt)
-                if left:
-                    return tuple(left)
+                orphans = runtime.ledger.left_behind(connection, attempt)
+                if orphans:
+                    return tuple(orphans)
             runtime.ledger.adopt(connection, attempt)
-            if not isinstance(outcome, Fail):
-                runtime.store.save(state, connection=connection)
+            if left.snapshot is not None:
+                runtime.store.save(left.snapshot, connection=connection)
             if stops and isinstance(outcome, Next):
                 end_cancelled(runtime, connection, attempt, advance=True)
                 return RunStatus.CANCELLED
-            return self._move(connection, attempt, outcome, going)
+            return self._move(connection, attempt, outcome, going, left.output)
 
         moved: Any = None
 
@@ -140,7 +149,8 @@ class Ending:
             nonlocal moved
             if going is not None:
                 return shortcuts.keep_on(runtime, attempt, going)
-            moved = shortcuts.commit(runtime, attempt, outcome, state) if isinstance(outcome, (Next, Done)) else None
+            if left.snapshot is not None and isinstance(outcome, (Next, Done)):
+                moved = shortcuts.commit(runtime, attempt, outcome, left.snapshot, left.output)
             return None if moved is None else RunStatus.QUEUED if isinstance(outcome, Next) else RunStatus.SUCCEEDED
 
         try:
@@ -151,9 +161,6 @@ class Ending:
             return self.settle(attempt, outcome)
         except StepSuspended:
             return None  # the lease expires, or a later attempt finds what was recorded
-        except UnstorableValue as error:  # the step's state or output: nothing was written
-            subject = f"step {attempt.step!r}" if attempt.run["task"] is None else attempt.agent.subject
-            return self._refused(attempt, error, refused_end(error, subject))
         except NotWritable as error:
             if isinstance(outcome, Fail):
                 raise
@@ -263,7 +270,9 @@ class Ending:
             return None
         return RunStatus.SUCCEEDED if isinstance(outcome, Done) else RunStatus.QUEUED
 
-    def _move(self, connection: Connection, attempt: Attempt, outcome: Outcome, going: GoesOn | None) -> RunStatus:
+    def _move(
+        self, connection: Connection, attempt: Attempt, outcome: Outcome, going: GoesOn | None, output: bytes | None
+    ) -> RunStatus:
         runs, bell = self.runtime.runs, self.runtime.bell
         if isinstance(outcome, Next):
             queue = bell.queue_for(f"{attempt.agent.name}.{outcome.step}")
@@ -285,7 +294,7 @@ class Ending:
             )
             return RunStatus.QUEUED if outcome.until is None else RunStatus.WAITING
         if isinstance(outcome, Done):
-            runs.finish(connection, attempt, RunStatus.SUCCEEDED, output=outcome.output, advance=True)
+            runs.finish(connection, attempt, RunStatus.SUCCEEDED, output=output, advance=True)
             return RunStatus.SUCCEEDED
         runs.finish(connection, attempt, RunStatus.FAILED, error=_error_of(attempt, outcome), advance=False)
         return RunStatus.FAILED

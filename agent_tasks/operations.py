@@ -14,6 +14,7 @@ from agent_tasks.recovery import Recorded
 from agent_tasks.states import Effect, OperationStatus
 from agent_tasks.texts import storable
 from checkpoint import codec
+from checkpoint.words import class_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -208,7 +209,7 @@ def text_of(said: object) -> str:
     try:
         text = str(said)
     except BaseException:  # noqa: BLE001 - what cannot be said must not hide that it was said
-        return f"<{type(said).__qualname__} without a text>"
+        return f"<{class_name(said)} without a text>"
     return storable(text[:MAX_SAID])
 
 

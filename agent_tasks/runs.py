@@ -424,17 +424,17 @@ class Runs:
         attempt: Attempt,
         status: RunStatus,
         *,
-        output: Any = None,
+        output: bytes | None = None,
         error: dict[str, Any] | None = None,
         advance: bool,
     ) -> bool:
-        """End the run; ``advance`` says whether the step's checkpoint counts. False if the attempt does not own it."""
+        """End the run, with its output as it is stored; ``advance`` says whether the step's checkpoint counts. False if the attempt does not own it."""
         return self._leave(
             connection,
             attempt,
             status=status,
             seq=attempt.seq if advance else attempt.seq - 1,
-            output=codec.dumps(output, "output") if status is RunStatus.SUCCEEDED else None,
+            output=output,
             error=None if error is None else codec.dumps(error),
             **ended(self.result_due(), self.clock.now()),
         )

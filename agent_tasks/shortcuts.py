@@ -14,7 +14,6 @@ from agent_tasks.outcomes import Done, Next
 from agent_tasks.runs import claim_of, owner_of
 from agent_tasks.states import OperationStatus, RunStatus
 from agent_tasks.together import never_begun
-from checkpoint import codec
 from checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -148,27 +147,24 @@ def keep_on(runtime: Runtime, attempt: Attempt, going: GoesOn) -> RunStatus | No
     return None if go_on(runtime, attempt, attempt.wakeups, snapshots, **place) is None else RunStatus.RUNNING
 
 
-def commit(runtime: Runtime, attempt: Attempt, outcome: Next | Done, state: CheckpointState | Snapshot) -> Any:
+def commit(runtime: Runtime, attempt: Attempt, outcome: Next | Done, snapshot: Snapshot, output: bytes | None) -> Any:
     """Save the checkpoint, move the run on and release the lease; the row that a doorbell is made of.
 
     Not for a run that is on another line than its first, nor where planned calls would be dropped: more than this is
-    written then.
-
-    Raises:
-        UnstorableValue: the step's state or output cannot be stored.
+    written then. The output is as it is stored.
     """
     if runtime.folded is None or attempt.line or never_begun(attempt):
         return None
     if isinstance(outcome, Next) and (outcome.batch or outcome.check or outcome.until is not None):
         return None  # its calls are planned in the same transaction, or its wait is written
-    append = runtime.store.plan_append(state)
+    append = runtime.store.plan_append(snapshot)
     if append is None:
         return None
     clock, values = runtime.clock, {**append.parameters, **_owner(attempt)}
     values.update(at_now=clock.offset(0), at_ring_again=clock.offset(runtime.settings.ring_again_seconds))
     if isinstance(outcome, Done):
         statement = runtime.folded.finish
-        values.update(go_output=codec.dumps(outcome.output, "output"))
+        values.update(go_output=output)
     else:
         statement = runtime.folded.advance
         queue = runtime.bell.queue_for(f"{attempt.agent.name}.{outcome.step}")

@@ -85,8 +85,11 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
             executed = Executed(_run_body(attempt, request, operation))
         if place is not None and (spoilt := place.spoilt()) is not None:
             raise _BodyFailed(InsideTransaction(f"the body of transactional {tool.subject}: {spoilt}"))
-        with outside_run():
-            result = codec.dumps(executed.value, "result")
+        try:
+            with outside_run():
+                result = codec.dumps(executed.value, "result")
+        except Exception as error:  # of the value, and not of the ledger, whatever its class
+            raise _BodyFailed(error) from error
         if operation.remaining() <= 0:
             raise _BodyFailed(
                 ToolOverran(

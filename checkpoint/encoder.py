@@ -16,6 +16,7 @@ from checkpoint.errors import CorruptedBytes, UnstorableValue
 from checkpoint.nesting import MAX_DEPTH, depth_of
 from checkpoint.registry import Registration, registry
 from checkpoint.values import Opaque, Secret, kept_out
+from checkpoint.words import class_name, said, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +126,7 @@ class Encoding:
                         plain = dict(value)
                     plain[key] = converted
         except _Refused as refused:
-            refused.way.append(f"[{_short(key)}]")
+            refused.way.append(f"[{shown(key)}]")
             raise
         return plain
 
@@ -137,7 +138,7 @@ class Encoding:
                 plain_key = self._plain(key, depth)
                 pairs.append((_pack(plain_key) if self._canonical else b"", plain_key, self._plain(member, depth)))
             except _Refused as refused:
-                refused.way.append(f"[{_short(key)}]")
+                refused.way.append(f"[{shown(key)}]")
                 raise
         if self._canonical:
             pairs.sort(key=lambda pair: pair[0])
@@ -153,7 +154,7 @@ class Encoding:
             try:
                 members.append(msgspec.Raw(_pack(self._plain(member, depth))))
             except _Refused as refused:
-                refused.way.append(f"{{{_short(member)}}}")
+                refused.way.append(f"{{{shown(member)}}}")
                 raise
         members.sort(key=bytes)
         return Ext(kinds.SET if type(value) is set else kinds.FROZENSET, _pack(members))
@@ -164,8 +165,8 @@ class Encoding:
             data = known.to_data(value)
             if known.checked and not _same(known.from_data(data), value):
                 raise ValueError("from_data(to_data(value)) is not an equal value of its own type")
-        except Exception as error:
-            raise _Refused(f"registered as {known.tag!r}: {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:  # it may do anything, and is the value's fault all the same
+            raise _Refused(f"registered as {known.tag!r}: {said(error)}") from error
         try:
             plain = self._plain(data, depth)
         except _Refused as refused:
@@ -234,14 +235,14 @@ def _same(rebuilt: Any, value: Any) -> bool:
 
 
 def _reason(value: Any) -> str:
-    if isinstance(value, Secret):
+    if issubclass(type(value), Secret):
         return "it is a Secret; keep it out of the state and fetch it where it is used"
-    name = type(value).__qualname__
+    name = class_name(value)
     for base in (bool, int, float, str, bytes, list, dict, tuple, set, frozenset):
-        if isinstance(value, base):
+        if issubclass(type(value), base):  # what the value says of its class may be anything
             back = _with_article(base.__name__)
             return f"{_with_article(name)} would come back as {back}; convert it, or checkpoint.register() {name}"
-    remedy = "use dict(…) of it" if isinstance(value, Mapping) else "convert it"
+    remedy = "use dict(…) of it" if _is_mapping(type(value)) else "convert it"
     return f"{_with_article(name)} has no stored form; {remedy}, or checkpoint.register() {name}"
 
 
@@ -250,6 +251,8 @@ def _with_article(name: str) -> str:
     return f"{'an' if name[:1] in tuple('AEIOaeio') else 'a'} {name}"
 
 
-def _short(key: Any) -> str:
-    text = repr(key)
-    return text if len(text) <= 60 else text[:59] + "…"
+def _is_mapping(kind: type) -> bool:
+    try:
+        return issubclass(kind, Mapping)
+    except Exception:  # noqa: BLE001 - a metaclass may do anything when it is asked
+        return False

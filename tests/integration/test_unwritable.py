@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.orm.exc import DetachedInstanceError
 
-from agent_tasks import NotKept, NotWritable, done, tool
+from agent_tasks import Agent, Coalesce, NotKept, NotWritable, RunFailed, done, tool
 from agent_tasks.cleaning import clean_up
 from agent_tasks.config import Settings
 from agent_tasks.errors import ConfigurationError, UnguardedTool
@@ -225,3 +226,76 @@ def test_progress_that_is_refused_is_told_to_the_body(on_postgresql: OneProcess)
     pay, _ = paying(body)
     assert here.run(here.agent(pay, act=lambda _state: done(pay()))).get(timeout=0) == "paid"
     assert "was not saved, so what was saved before stays" in said[0]
+
+
+# -- what does something else when it is encoded ------------------------------------------------------------------------------
+
+
+class Detached:
+    """As an object of an ORM is whose session has ended."""
+
+    def __repr__(self) -> str:
+        raise DetachedInstanceError("not bound to a Session")
+
+
+class _Unhashable(type):
+    def __hash__(cls) -> int:
+        raise DetachedInstanceError("its class is not mapped")
+
+
+class Unmapped(metaclass=_Unhashable):
+    """One that no walk over a value can even ask for its kind."""
+
+
+HOSTILE: dict[str, tuple[Callable[[], Any], str]] = {
+    "in a set": (lambda: {Detached()}, r"a Detached has no stored form"),
+    "as a key": (lambda: {Detached(): 1}, r"a Detached has no stored form"),
+    "of a strange class": (Unmapped, r"looking at it raised DetachedInstanceError: its class is not mapped"),
+}
+
+
+@pytest.mark.parametrize(
+    "coalesce", [None, True, Coalesce(checkpoints="boundaries")], ids=["none", "all", "boundaries"]
+)
+@pytest.mark.parametrize(("value", "said"), HOSTILE.values(), ids=HOSTILE)
+def test_a_state_that_raises_when_it_is_stored_fails_its_step(
+    here: OneProcess, value: Callable[[], Any], said: str, coalesce: Any
+) -> None:
+    agent = Agent("hostile", app=here.app, coalesce=coalesce)
+
+    @agent.step(start=True)
+    def look(state: Any) -> Any:
+        here.requests.append("look")
+        state["found"] = [value()]
+        return second
+
+    @agent.step
+    def second(_state: Any) -> Any:
+        return done("never")
+
+    run = here.run(agent)
+    with pytest.raises(RunFailed, match=f"the state after step 'look' cannot be stored: {said}"):
+        run.get(timeout=0)
+    assert here.requests == ["look"]
+
+
+@pytest.mark.parametrize(("value", "said"), HOSTILE.values(), ids=HOSTILE)
+def test_an_output_that_raises_when_it_is_stored_fails_its_run(
+    here: OneProcess, value: Callable[[], Any], said: str
+) -> None:
+    run = here.run(here.agent(send=lambda _state: done([value()])))
+    with pytest.raises(RunFailed, match=f"the output of step 'send' cannot be stored: {said}"):
+        run.get(timeout=0)
+
+
+@pytest.mark.parametrize(("value", "_said"), HOSTILE.values(), ids=HOSTILE)
+def test_a_transactional_result_that_raises_when_it_is_stored_is_rolled_back_and_known(
+    here: OneProcess, value: Callable[[], Any], _said: str
+) -> None:
+    @tool(effect="transactional", bind=True)
+    def note(_operation: Any) -> Any:
+        here.requests.append("note")
+        return value()
+
+    run = here.run(here.agent(note, send=lambda _state: done(note())))
+    assert (run.status, here.requests) == (RunStatus.FAILED, ["note"])

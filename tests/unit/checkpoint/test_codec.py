@@ -463,3 +463,70 @@ def test_a_secret_shows_itself_nowhere() -> None:
     assert "sk-123" not in f"{secret} {secret!r}"
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(secret)
+
+
+# Values that do something when they are looked at
+
+
+class Shy:
+    """One whose repr raises."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no session")
+
+
+class _Hiding(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__qualname__", "__name__"):
+            raise RuntimeError("hidden")
+        return type.__getattribute__(cls, name)
+
+
+class Hidden(metaclass=_Hiding):
+    """One whose class says no name."""
+
+
+class Masked:
+    """One that does not say its class."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("masked")
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({Shy(): 1}, "value[<Shy without a repr>] cannot be stored: a Shy has no stored form"),
+        ({1: {Shy()}}, "value[1]{<Shy without a repr>} cannot be stored: a Shy has no stored form"),
+        ([Hidden()], "value[0] cannot be stored: a Hidden has no stored form"),
+        ((Masked(),), "value[0] cannot be stored: a Masked has no stored form"),
+    ],
+)
+def test_a_value_that_raises_when_it_is_looked_at_is_refused_by_its_path(value: Any, said: str) -> None:
+    with pytest.raises(UnstorableValue) as refused:
+        dumps(value)
+    assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(SystemExit(3), "SystemExit: 3"), (MemoryError(), "MemoryError: "), (Mute(), "Mute: <without a text>")],
+)
+def test_whatever_a_registered_type_raises_refuses_its_value(error: BaseException, said: str) -> None:
+    def to_data(_value: Any) -> Any:
+        raise error
+
+    cls = type("Raises", (), {})
+    Registry.register(registry, f"test.Raises{id(cls)}", cls, to_data=to_data, from_data=lambda _data: cls())
+    with pytest.raises(UnstorableValue) as refused:
+        dumps({"cart": cls()})
+    assert (refused.value.path, refused.value.reason) == (
+        "value['cart']",
+        f"registered as 'test.Raises{id(cls)}': {said}",
+    )
