@@ -14,7 +14,7 @@ from agent_tasks.loops import KeptLoop, NeverBegan, in_thread, run_body
 from agent_tasks.states import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from agent_tasks.attempt import Attempt
     from agent_tasks.operations import Operation
@@ -79,6 +79,12 @@ def run_here(tool: Tool[..., Any], body: Coroutine[Any, Any, Any], operation: Op
     first = bodies.get()[-1].be_at_home if tool.guard.record else None
     acts = tool.guard.effect is not Effect.READ
     attempt = attempt_of_this_context()
-    late = partial(keep_late, attempt, tool, operation) if acts and attempt is not None else None
+
+    def give_up() -> Callable[[Callable[[], Any]], None]:
+        if operation.interim is not None:
+            operation.interim.given_up = True
+        return partial(keep_late, attempt, tool, operation)  # type: ignore[arg-type]
+
+    late = give_up if acts and attempt is not None else None
     what = f"the body of {tool.subject}"
     return run_body(body, what, operation.remaining(), first=first, with_threads=acts, late=late)

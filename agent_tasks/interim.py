@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.current import outside_run
-from agent_tasks.errors import NotAwaited, NotKept, NotWritable
+from agent_tasks.errors import LeaseLost, NotAwaited, NotKept, NotWritable
 from agent_tasks.loops import KeptLoop, in_thread
 from agent_tasks.recorder import contradiction
 from agent_tasks.refusals import refusal
@@ -38,11 +38,15 @@ class Interim:
     Args:
         attempt: in which it runs.
         operation: that it is handed.
+
+    Attributes:
+        given_up: its call has ended before it, so that it works for no attempt any more: it writes as after a lost lease.
     """
 
     def __init__(self, attempt: Attempt, operation: Operation) -> None:
         self.attempt, self.operation = attempt, operation
         self._named: str | None = None  # by this body
+        self.given_up = False
 
     @property
     def awaited(self) -> Awaited:
@@ -64,6 +68,7 @@ class Interim:
     def save_progress(self, value: Any) -> None:
         """See :meth:`agent_tasks.Operation.save_progress`."""
         attempt, operation = self.attempt, self.operation
+        self._check_given_up()
         what = f"progress of {operation.tool!r} (operation {operation.operation_id})"
         try:
             with outside_run():
@@ -103,19 +108,39 @@ class Interim:
         def work(connection: Connection) -> tuple[bool, str | None]:
             return self._record(connection, external_id)
 
-        owns, other = attempt.runtime.recorder.write(attempt, "external id", work)
+        if self.given_up:  # in the name of no attempt, which may be over, or go on without it
+            said = attempt.runtime.recorder.write_late(
+                attempt, "external id", work, f"the vendor's name of {operation.tool}"
+            )
+            owns, other = said or (False, None)
+        else:
+            owns, other = attempt.runtime.recorder.write(attempt, "external id", work)
         if other is not None:
             raise NotKept(
                 f"run {attempt.run_id!r}: {operation.tool!r} (operation {operation.operation_id}) is known to the vendor as "
                 f"{other!r} and was to be recorded as {external_id!r}: that is another effect. Both are kept, the latter as "
                 "evidence; record one id for each call, and make a call of its own for each effect."
             )
+        if self.given_up:
+            return
         if not owns:  # the body goes on to its end, since its outcome is a fact, too; it begins nothing any more
             attempt.doomed = attempt.doomed or Lost(f"the lease was lost while {operation.tool} ran")
             return
         self._named = external_id
         operation.row = {**operation.row, "external_id": external_id}
         attempt.raise_if_doomed()
+
+    def _check_given_up(self) -> None:
+        """Let a body note nothing any more that its call has given up.
+
+        Raises:
+            LeaseLost: so it has.
+        """
+        if self.given_up:
+            raise LeaseLost(
+                f"run {self.attempt.run_id!r}: the body of {self.operation.tool} (operation {self.operation.operation_id}) was given up "
+                "at its limit, so its progress is not saved. What it returns, and record_external_id(…), is kept as evidence."
+            )
 
     def _record(self, connection: Connection, external_id: str) -> tuple[bool, str | None]:
         """Write the id; return whether the attempt owns its run, and the other id that stands there instead."""
@@ -177,7 +202,8 @@ def interim_of(attempt: Attempt, operation: Operation) -> Iterator[None]:
     try:
         yield
     finally:
-        operation.interim = None
+        if not operation.interim.given_up:  # else the body goes on, and the vendor's name of its effect is a fact
+            operation.interim = None
 
 
 def _is_under_way(found: Operation, attempt: Attempt, operation: Operation) -> bool:

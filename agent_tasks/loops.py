@@ -290,7 +290,7 @@ def run_body(
     *,
     first: Callable[[], None] | None = None,
     with_threads: bool = False,
-    late: Callable[[Callable[[], Any]], None] | None = None,
+    late: Callable[[], Callable[[Callable[[], Any]], None]] | None = None,
 ) -> T:
     """Run an async body on the kept loop, and cancel it at its deadline; the calling thread waits for its end.
 
@@ -300,7 +300,7 @@ def run_body(
         remaining_seconds: until its deadline; may be infinite.
         first: called in its task before it begins.
         with_threads: where it ends by an exception, it ends when what it does in threads of the loop has ended.
-        late: what it comes to is handed to, where it is given up and ends all the same; see :meth:`Started.leave_to`.
+        late: called where it is given up; what it returns is handed what it comes to all the same, see :meth:`Started.leave_to`.
 
     Raises:
         TimeoutError: it was cancelled at its deadline, and did not return all the same.
@@ -320,7 +320,7 @@ def run_body(
         body.cancel()
         left = deadline - time.monotonic()
         if not body.wait(END_SECONDS + (max(left, 0) if isfinite(left) else 0)) and late is not None:
-            body.leave_to(late)
+            body.leave_to(late())
         raise
     if in_time:
         value: T = body.result()
@@ -330,7 +330,7 @@ def run_body(
         if body.never_began:
             raise NeverBegan
         if late is not None:
-            body.leave_to(late)
+            body.leave_to(late())
         raise TimeoutError(f"{what} did not end at its deadline, and goes on although it was cancelled")
     try:
         value = body.result()

@@ -315,32 +315,45 @@ class Recorder:
     ) -> None:
         """Commit what became of a request that the attempt has given up, as one that lost its lease does (I2).
 
-        The attempt is over: nothing of it is asked for or told. A ledger that is away is waited for until its time limit.
+        The attempt is over: nothing of it is asked for or told.
         """
-        runtime, pause = self.runtime, _PAUSES[0]
+        runtime = self.runtime
 
         def work(connection: Connection) -> bool:
             run = runtime.runs.find(connection, attempt.run_id, lock=True)
             return run is not None and self._late_outcome(connection, attempt, operation, status, fact, values)
 
+        if self.write_late(attempt, "outcome", work, f"the late outcome of {operation.tool}"):
+            runtime.ring(attempt.run_id)
+
+    def write_late(self, attempt: Attempt, name: str, work: Callable[[Connection], T], what: str) -> T | None:
+        """Commit what is known of a request that the attempt has given up; a ledger that is away is waited for until its limit.
+
+        Args:
+            attempt: that has given it up.
+            name: of the boundary.
+            work: gets the connection; as in :meth:`write`.
+            what: is written, for the log.
+
+        Returns:
+            What ``work`` returned; None if it could not be kept.
+        """
+        runtime, pause = self.runtime, _PAUSES[0]
         while True:
             try:
-                woke = runtime.boundary.commit("outcome", runtime.engine, work)
-                break
+                return runtime.boundary.commit(name, runtime.engine, work)
             except (SQLAlchemyError, AgentTasksError) as error:
                 if not isinstance(error, LedgerUnavailable) or runtime.clock.local() >= attempt.deadline:
                     logger.warning(
-                        "run %s: the late outcome of %s could not be kept: %s",
+                        "run %s: %s could not be kept: %s",
                         attempt.run_id,
-                        operation.tool,
+                        what,
                         error,
                         extra={"action": "late_outcome_lost", "run_id": attempt.run_id},
                     )
-                    return
+                    return None
             self.runtime.clock.pause(pause)
             pause = min(2 * pause, _PAUSES[1])
-        if woke:
-            runtime.ring(attempt.run_id)
 
     def never_sent(self, attempt: Attempt, operation: Operation) -> None:
         """Take back an intent whose body did not begin; an earlier request that nobody settled stays in doubt."""

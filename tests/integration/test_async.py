@@ -17,6 +17,7 @@ from agent_tasks import (
     Agent,
     AgentTasksError,
     Happened,
+    LeaseLost,
     NotAwaited,
     NotHappened,
     Operation,
@@ -329,6 +330,58 @@ def test_what_a_body_returns_late_after_its_call_was_done_again_is_shown_as_doub
     wait_until(lambda: here.questions() == ["doubled"], "the late outcome is shown")
     assert (run.get(timeout=0), here.operation().result) == ("charged again", "charged again")
     assert "late succeeded" in evidence_of(here)
+    here.sound()
+
+
+def named_late(here: Duel, ends: threading.Event, heard: list[BaseException]) -> Tool[..., Any]:
+    """As :func:`deaf`, and the body says the vendor's name of its effect when it is let go."""
+
+    @tool(effect="manual", timeout=timedelta(seconds=0.2), key=lambda: "once", bind=True)
+    async def charge(operation: Operation) -> Any:
+        here.requests.append("sent")
+        if len(here.requests) > 1:
+            await operation.aio.record_external_id("pi_2")
+            return "charged again"
+        while not ends.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        await operation.aio.record_external_id("pi_1")
+        try:
+            await operation.aio.save_progress("charged")
+        except BaseException as error:  # noqa: BLE001 - what it hears is what this is about
+            heard.append(error)
+        return "charged"
+
+    return charge
+
+
+def test_a_body_that_was_given_up_says_the_vendors_name_of_its_effect_and_what_it_returns_settles_it(
+    here: Duel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, heard = threading.Event(), list[BaseException]()
+    agent, run = given_up(here, named_late(here, ends, heard), monkeypatch)
+    ends.set()
+    wait_until(lambda: run.status is RunStatus.QUEUED, "the run was woken")
+    assert evidence_of(here) == ["unknown", "late external id", "late succeeded"]
+    assert [type(error) for error in heard] == [LeaseLost]
+    here.work(agent)
+    assert (run.get(timeout=0), here.requests) == ("charged", ["sent"])
+    here.sound()
+
+
+def test_the_name_of_an_effect_that_comes_late_is_shown_as_doubled_after_its_call_was_done_again(
+    here: Duel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, heard = threading.Event(), list[BaseException]()
+    agent, run = given_up(here, named_late(here, ends, heard), monkeypatch)
+    here.later(agent, 60)
+    here.reply(agent, "did-not-happen")
+    assert run.get(timeout=5) == "charged again"
+    ends.set()
+    wait_until(lambda: "late succeeded" in evidence_of(here), "the late outcome is kept")
+    assert here.questions() == ["doubled"]
+    assert ("late external id", "pi_1") in [(fact["what"], fact.get("said")) for fact in here.operation().evidence]
+    assert here.operation().external_id == "pi_2"
     here.sound()
 
 
