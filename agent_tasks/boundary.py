@@ -241,7 +241,9 @@ def _begun(engine: Engine | Transactions) -> Iterator[tuple[Connection, Callable
     if isinstance(engine, Engine):
         with _connected(engine) as connection:
             # BEGIN IMMEDIATE on SQLite and READ COMMITTED elsewhere are the engine's (see agent_tasks.database).
-            yield connection, connection.begin().commit
+            transaction = connection.begin()
+            # Its method as it is then: a body that enqueues a run in here gives it one that rings (see agent_tasks.joining).
+            yield connection, lambda: transaction.commit()  # noqa: PLW0108 - not bound yet
     else:
         with engine.begun() as begun:
             yield begun

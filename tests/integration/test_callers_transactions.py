@@ -14,7 +14,17 @@ from sqlalchemy import Column, Engine, Integer, create_engine, event, text
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session, declarative_base, scoped_session, sessionmaker
 
-from agent_tasks import Agent, AgentTask, AgentTasksError, DedupeConflict, TransactionUnusable, done
+from agent_tasks import (
+    Agent,
+    AgentTask,
+    AgentTasksError,
+    DedupeConflict,
+    Operation,
+    TransactionUnusable,
+    done,
+    inline,
+    tool,
+)
 from agent_tasks.answering import answer
 from agent_tasks.boundary import Point
 from agent_tasks.database import open_engine
@@ -96,6 +106,22 @@ def test_a_run_is_there_and_rung_for_when_its_caller_commits_and_not_before(here
     assert (here.orders(), here.runs(), here.rings()) == (1, 1, [run.run_id])
     here.work(here.order)
     assert run.get(timeout=0) == "paid 1"
+
+
+def test_a_run_that_a_transactional_body_enqueues_is_rung_for_when_its_effect_is_committed(here: Shop) -> None:
+    rung_in_the_body: list[str] = []
+
+    @tool(effect="transactional", bind=True)
+    def note(operation: Operation) -> None:
+        here.order.enqueue({"cart": 7}, run_id="child", connection=operation.connection)
+        rung_in_the_body.extend(here.rings())
+
+    parent = here.agent(note, name="parent", send=lambda _state: done(note()))
+    parent.enqueue({}, run_id="parent")
+    inline.answer(here.runtime, parent, here.runtime.bell.rings.popleft())  # type: ignore[attr-defined]
+    assert (rung_in_the_body, here.rings()) == ([], ["child"])
+    here.work(here.order)
+    assert here.order.run("child").get(timeout=0) == "paid 7"
 
 
 def test_nothing_is_left_when_its_caller_rolls_back(here: Shop) -> None:
