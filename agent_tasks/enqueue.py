@@ -24,6 +24,7 @@ from agent_tasks.refusals import refusal
 from agent_tasks.schema import MAX_ID_LENGTH, is_id
 from agent_tasks.states import Recovery
 from agent_tasks.troubles import first_line, is_refused, lost_a_race
+from agent_tasks.unwritable import values_refused
 from checkpoint import CheckpointState, codec
 from checkpoint.errors import CheckpointError
 from checkpoint.mysql import is_mysql, number_of
@@ -147,6 +148,7 @@ def make_run(
         FollowedRunGone: there is no such run to follow; no run was made.
         LedgerUnavailable: the database did not answer, or somebody has written the id or the key in a transaction that he
             has not ended.
+        NotWritable: the ledger's database refuses a value, such as an input that is too long for it; no run was made.
     """
     run_id = checkpoint.run_id
     only_new = id_is_new and dedupe_key is None
@@ -195,7 +197,7 @@ def make_run(
                 return row  # else the run that refused the insert was deleted since
 
     with saying_whether_made(run_id, dedupe_key):
-        row = _send(runtime, work) if joined is None else joined.write(work)
+        row = _send(runtime, run_id, work) if joined is None else joined.write(work)
     if (
         row["agent"] != agent
         or row["input_digest"] != input_digest
@@ -258,11 +260,12 @@ def _bound_the_wait(connection: Connection, milliseconds: int) -> None:
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {milliseconds}")
 
 
-def _send(runtime: Runtime, work: Any) -> RowMapping:
+def _send(runtime: Runtime, run_id: str, work: Any) -> RowMapping:
     """Commit, and ask again where the answer was lost: the run's id is the caller's, so a retry is the same run."""
     for tried in range(_TRIES):
         try:
-            row: RowMapping = runtime.boundary.commit("enqueue", runtime.engine, work)
+            with values_refused(run_id, "enqueue"):
+                row: RowMapping = runtime.boundary.commit("enqueue", runtime.engine, work)
         except LedgerUnavailable as error:
             if not error.ambiguous or tried == _TRIES - 1:
                 raise

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from agent_tasks.errors import AnswerNotAllowed, ArgumentsNotStorable, InboxItemNotFound
 from agent_tasks.signing import check_signed
 from agent_tasks.states import Reply
+from agent_tasks.troubles import first_line
+from agent_tasks.unwritable import is_of_values
 from checkpoint import codec
 from checkpoint.errors import CheckpointError
 
@@ -86,7 +90,8 @@ class InboxClient:
         Raises:
             InboxItemNotFound: there is no such question.
             AnswerNotAllowed: this cannot be answered to it, or ``who``, ``why`` or the ``result`` of ``happened`` is missing.
-            AnswerTooLate: it was answered already, or the operation moved on. Whatever is raised, nothing was written.
+            AnswerTooLate: it was answered already, or the operation moved on.
+            ArgumentsNotStorable: no ledger stores the ``result``, or its database refuses it. Whatever is raised, nothing was written.
 
         Example:
             >>> from celery import Celery
@@ -115,7 +120,14 @@ class InboxClient:
         def work(connection: Connection) -> tuple[str, bool]:
             return runtime.inbox.resolve(connection, item_id, reply, who=who, why=why, result=encoded, run_id=run_id)
 
-        answered, queued = runtime.boundary.commit("resolve", runtime.engine, work)
+        try:
+            answered, queued = runtime.boundary.commit("resolve", runtime.engine, work)
+        except SQLAlchemyError as error:
+            if not is_of_values(error):
+                raise
+            raise ArgumentsNotStorable(
+                f"the answer to inbox item {item_id!r} cannot be recorded, nothing was changed: {first_line(error)}"
+            ) from error
         if queued:
             runtime.ring(answered)
         return queued

@@ -17,12 +17,13 @@ from checkpoint.columns import MYSQL
 from checkpoint.mysql import DUPLICATE, number_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Connection, Table
 
-#: Rows in one statement of MySQL's, whose statements have a greatest length.
-_ROWS_AT_ONCE = 100
+#: Rows in one statement of MySQL's, and the bytes of their values, which take twice their size in it. The greatest length of a
+#: statement is the server's to say; this is less than any server's.
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 100, 1 << 18
 
 #: What each changed column gets: its name and the new value, in order.
 Changes = list[tuple[str, Any]]
@@ -70,8 +71,8 @@ def upsert(
         where: only rows of which this holds are changed; what it asks about comes last in the changes.
     """
     if connection.dialect.name in MYSQL:
-        for begin in range(0, len(rows), _ROWS_AT_ONCE):
-            writing = mysql.insert(table).values(list(rows[begin : begin + _ROWS_AT_ONCE]))
+        for some in _parts(rows):
+            writing = mysql.insert(table).values(some)
             changed = changes(writing.inserted)
             if where is not None:
                 changed = [(name, case((where, value), else_=table.c[name])) for name, value in changed]
@@ -85,3 +86,18 @@ def upsert(
         connection.execute(other.values(rows[0]))
     else:
         connection.execute(other, list(rows))
+
+
+def _parts(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """Yield the rows that one statement takes; a row that is long by itself is alone."""
+    some: list[Mapping[str, Any]] = []
+    length = 0
+    for row in rows:
+        its = sum(len(value) for value in row.values() if isinstance(value, (bytes, str)))
+        if some and (len(some) == _ROWS_AT_ONCE or length + its > _BYTES_AT_ONCE):
+            yield some
+            some, length = [], 0
+        some.append(row)
+        length += its
+    if some:
+        yield some

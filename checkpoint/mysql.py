@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from checkpoint.columns import MYSQL
 from checkpoint.errors import UnsuitableServer
+from checkpoint.packets import bound_statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -98,6 +99,8 @@ def number_of(error: DBAPIError) -> int | None:
 def set_up(connection: Any) -> None:
     """Look whether a new connection of PyMySQL leads to a server that will do, and tell it what ours need.
 
+    Its cursors refuse statements that are longer than the server takes.
+
     Raises:
         UnsuitableServer: it will not do; the connection is closed.
     """
@@ -105,12 +108,14 @@ def set_up(connection: Any) -> None:
         product = product_of(str(connection.get_server_info()))
         _notice_a_dead_server(connection)
         with connection.cursor() as cursor:
-            cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')")
-            check_options({name: value.upper() for name, value in cursor.fetchall()})
+            cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'max_allowed_packet')")
+            options = {name: value.upper() for name, value in cursor.fetchall()}
+            check_options(options)
             cursor.execute(
                 f"SET SESSION sql_mode = '{_SQL_MODE}', innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}, "
                 f"{_idle_limit(product)} = {IDLE_SECONDS}"
             )
+        bound_statements(connection, int(options["max_allowed_packet"]))
     except UnsuitableServer:
         connection.close()
         raise

@@ -8,11 +8,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import MetaData, delete, func, select, text, tuple_
+from sqlalchemy.exc import DataError
 
 from checkpoint.ancestry import line_of
 from checkpoint.cache import RunCache
 from checkpoint.columns import MYSQL
-from checkpoint.errors import CheckpointCorrupted, CheckpointNotFound
+from checkpoint.errors import CheckpointCorrupted, CheckpointNotFound, UnstorableValue
 from checkpoint.mysql import alone, is_mysql
 from checkpoint.reader import Damage, Reader, tip_of
 from checkpoint.record import encode_state, moment
@@ -105,12 +106,21 @@ class SqlStore:
         Raises:
             CheckpointConflict: The head is elsewhere, or holds other content; nothing was written.
             CheckpointCorrupted: The ancestor that a new line would start from is damaged; nothing was written.
-            UnstorableValue: A part of the state would not come back equal and of its own type.
+            UnstorableValue: A part of the state would not come back equal and of its own type, or the database refuses it,
+                such as one that is longer than MySQL's `max_allowed_packet` lets through; nothing was written. In the
+                caller's transaction the latter is SQLAlchemy's `DataError`.
         """
         record = self._record(state)
         # PostgreSQL appends in one statement, which needs no transaction and so two round trips less.
-        with self._transaction(connection, isolation="AUTOCOMMIT" if self._at_once else "READ COMMITTED") as own:
-            self._writer.append(own, record)
+        isolation = "AUTOCOMMIT" if self._at_once else "READ COMMITTED"
+        try:
+            with self._transaction(connection, isolation=isolation) as own:
+                self._writer.append(own, record)
+        except DataError as error:
+            if connection is not None:
+                raise
+            path = f"checkpoint (line {record.line}, seq {record.seq}) of run {record.run_id!r}"
+            raise UnstorableValue(path, f"the database refuses {error.orig}") from error
 
     def load_latest(self, run_id: str, connection: Connection | None = None) -> CheckpointState | None:
         """Return the newest checkpoint of the head's ancestry that verifies, or None if the run has none.

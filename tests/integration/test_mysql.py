@@ -370,10 +370,11 @@ def test_a_run_is_worked_on_while_a_caller_who_found_it_keeps_his_transaction_op
     here: Duel, caller: Engine, by: str
 ) -> None:
     order = here.agent(pay=lambda _state: done("paid"))
+    named: dict[str, Any] = {by: "cart-1"}
     with caller.begin() as connection:
         connection.execute(text("SELECT count(*) FROM agent_runs")).scalar_one()
-        first = order.enqueue({}, **{by: "cart-1"})
-        assert order.enqueue({}, connection=connection, **{by: "cart-1"}).run_id == first.run_id
+        first = order.enqueue({}, **named)
+        assert order.enqueue({}, connection=connection, **named).run_id == first.run_id
         here.work(order)
         assert first.status is RunStatus.SUCCEEDED
 
