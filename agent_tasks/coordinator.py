@@ -277,7 +277,7 @@ class Coordinator:
                 settle_unasked(attempt, at_end=True, goes_on=True)
             return Retry(later.seconds, later.wait.reason, spends=True)
         except Exception as error:  # noqa: BLE001 - the step failed, or took its worker with it
-            return Crashed(error) if isinstance(error, CRASHES) else self._failed(attempt, error)
+            return Crashed(error) if issubclass(type(error), CRASHES) else self._failed(attempt, error)
         except BaseException as error:  # noqa: BLE001 - Celery would lose the message over it
             return Crashed(error)
         return outcome

@@ -110,7 +110,8 @@ class RetryPolicy:
 
     def covers(self, error: Exception) -> bool:
         """Tell whether a step that raised this may be tried again."""
-        return isinstance(error, self.retried) and not isinstance(error, (*self.never, *_STEP_IS_WRONG))
+        kind = type(error)  # which, unlike its __class__, is no code of its own
+        return issubclass(kind, self.retried) and not issubclass(kind, (*self.never, *_STEP_IS_WRONG))
 
     def pause_seconds(self, retries: int) -> float:
         """Return the pause before the next try, after ``retries`` were spent.
@@ -257,7 +258,7 @@ def retry_after(error: BaseException) -> float | None:
             return None
         if isinstance(said, (int, float)) and not isinstance(said, bool) and 0 <= said < inf:
             return float(min(max(said, SHORTEST_PAUSE.total_seconds()), LONGEST_PAUSE.total_seconds()))
-    except Exception as failure:  # noqa: BLE001 - an exception may do anything when it is looked at
+    except (Exception, SystemExit) as failure:  # noqa: BLE001 - an exception may do anything when it is looked at
         said = failure
     logger.warning(
         "retry_after_seconds of %s must be a number of seconds of 0 or more, got %s; it is ignored",

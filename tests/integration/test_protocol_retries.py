@@ -73,6 +73,38 @@ def test_a_step_that_raises_is_tried_again_after_its_pause_and_repeats_no_effect
     here.sound()
 
 
+class Leaves(Exception):
+    """Looked at for its date it would end the process."""
+
+    @property
+    def retry_after_seconds(self) -> float:
+        raise SystemExit(3)
+
+
+class Masked(Exception):
+    """It does not say its class."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("masked")
+
+
+@pytest.mark.parametrize("kind", [Leaves, Masked])
+def test_an_exception_of_a_step_that_raises_when_it_is_looked_at_fails_its_run(
+    here: Duel, kind: type[Exception]
+) -> None:
+    def pay(_state: Any) -> Any:
+        here.requests.append("pay")
+        raise kind("no")
+
+    agent = agent_of(here, pay=pay, autoretry_for=(CardDeclined,), max_retries=2)
+    run = here.run(agent)
+    with pytest.raises(RunFailed, match="no"):
+        run.get(timeout=0)
+    assert here.requests == ["pay"]
+    here.sound()
+
+
 def test_a_step_without_retries_left_fails_its_run(here: Duel) -> None:
     def pay(_state: Any) -> Any:
         raise ConnectionError(f"try {current_run.retries}")
