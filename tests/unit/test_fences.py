@@ -73,7 +73,7 @@ OVERTAKEN: dict[str, dict[str, Any]] = {
 
 WRITES: dict[str, Write] = {
     "its commit": lambda here, c, a: here.runtime.runs.advance(c, a, step="mail", queue="inline"),
-    "its end": lambda here, c, a: here.runtime.runs.finish(c, a, RunStatus.SUCCEEDED, output=1, advance=True),
+    "its end": lambda here, c, a: here.runtime.runs.finish(c, a, RunStatus.SUCCEEDED, output=b"1", advance=True),
     "its suspension": lambda here, c, a: here.runtime.runs.suspend(c, a, Wait("for a while", seconds=5)),
     "its retry": lambda here, c, a: here.runtime.runs.retry(c, a, Retry(5, "for a while", spends=True)),
     "its giving back": lambda here, c, a: here.runtime.runs.give_back(c, a),

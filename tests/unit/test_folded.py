@@ -27,13 +27,16 @@ from agent_tasks.runs import Owner
 from agent_tasks.runtime import Runtime
 from agent_tasks.single import Single
 from agent_tasks.states import OperationStatus, RunRequest, RunStatus
-from checkpoint import CheckpointState
+from checkpoint import CheckpointState, codec
 from tests.duel import Outage
 from tests.one_process import OneProcess
 from tests.rows import Rows
 from tests.waiting import wait_until
 
 RUN = "run-1"
+
+#: The output of a run, as it is stored.
+PAID = codec.dumps("paid", "output")
 
 
 @pytest.fixture
@@ -138,7 +141,8 @@ def succeed(there: Situation) -> Any:
 
 
 def go_on(there: Situation) -> Any:
-    return shortcuts.commit(there.runtime, there.attempt, Next("pay"), there.state(1))
+    snapshot = there.runtime.store.snapshot(there.state(1))
+    return shortcuts.commit(there.runtime, there.attempt, Next("pay"), snapshot, None)
 
 
 def keep_on(there: Situation) -> Any:
@@ -163,7 +167,8 @@ def catch_up(there: Situation) -> Any:
 
 
 def end(there: Situation) -> Any:
-    return shortcuts.commit(there.runtime, there.attempt, Done("paid"), there.state(1))
+    snapshot = there.runtime.store.snapshot(there.state(1))
+    return shortcuts.commit(there.runtime, there.attempt, Done("paid"), snapshot, PAID)
 
 
 WRITES: dict[str, Write] = {
@@ -269,7 +274,7 @@ def test_the_longer_way_writes_the_same(here: OneProcess, write: str) -> None:
             elif write == "kept step":
                 here.runtime.runs.go_on(connection, longer.attempt, seq=1, step="pay", queue="inline")
             else:
-                here.runtime.runs.finish(connection, longer.attempt, RunStatus.SUCCEEDED, output="paid", advance=True)
+                here.runtime.runs.finish(connection, longer.attempt, RunStatus.SUCCEEDED, output=PAID, advance=True)
 
         here.runtime.boundary.commit("step", here.runtime.engine, work)
     assert shape(longer.rows()) == shape(folded)
