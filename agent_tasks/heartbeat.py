@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from agent_tasks.forks import let_forks_by
 from agent_tasks.states import RunStatus
 from agent_tasks.sweeper import end_lease
 
@@ -59,6 +60,7 @@ class Heartbeat:
             self._kill_if_overdue(lease)
         self._renew(living)
         for lease in dead:
+            let_forks_by()
             self._give_back(lease)
 
     def renew(self) -> None:

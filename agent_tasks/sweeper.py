@@ -11,6 +11,7 @@ from agent_tasks.cleaning import clean_some
 from agent_tasks.clock import MICROSECONDS
 from agent_tasks.doorbell import Ring
 from agent_tasks.errors import LedgerUnavailable
+from agent_tasks.forks import let_forks_by
 from agent_tasks.runs import is_cancelled
 from agent_tasks.states import Question, Recovery, RunStatus
 from agent_tasks.suspensions import Ask, Asked, log_attention
@@ -107,6 +108,7 @@ class Sweeper:
     def _each(self, rows: Iterable[Any], work: Callable[[Any], None]) -> None:
         """Work on each row; one that fails does not keep the others, which it would do at every sweep."""
         for row in rows:
+            let_forks_by()
             try:
                 work(row)
             except LedgerUnavailable:

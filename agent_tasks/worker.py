@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps, signals
 
+from agent_tasks import forks
 from agent_tasks.boundary import Boundary
 from agent_tasks.complaints import Complaints
 from agent_tasks.config import Settings
@@ -47,6 +49,8 @@ _STOP_SECONDS = 5.0
 class Looper:
     """Calls a function again and again in a thread; an exception is logged, rarely if it stays, and the next turn comes all the same.
 
+    Forks of the process wait for a turn's end (see :mod:`agent_tasks.forks`).
+
     Args:
         name: of the thread.
         turn: the function.
@@ -66,6 +70,7 @@ class Looper:
     ) -> None:
         self._turn, self._pause_seconds, self._may_end = turn, pause_seconds, may_end
         self._stopped: threading.Event | Flag = Flag() if real else threading.Event()
+        self._around = nullcontext if real else forks.turn  # gevent's pool does not fork
         self._thread = (RealThread if real else threading.Thread)(target=self._loop, name=name, daemon=True)
         self._complaints = Complaints(name)
 
@@ -82,7 +87,8 @@ class Looper:
     def _loop(self) -> None:
         while not self._ended():
             try:
-                self._turn()
+                with self._around():
+                    self._turn()
             except Exception as error:  # noqa: BLE001 - one bad row, or an outage, never ends the thread
                 self._complaints.failed(error)
             else:

@@ -232,7 +232,7 @@ def planned_agent(world: VendorWorld) -> Agent:
 def coalesced_agent(effect: str, world: VendorWorld, checkpoints: str) -> Agent:
     """Return an agent whose steps share messages: some call nothing, one has a message of its own, one plans calls."""
     act = tool_of(effect, world)
-    agent = Agent("coalesced", app=new_app(), tools=[act], coalesce=Coalesce(checkpoints=checkpoints))
+    agent = Agent("coalesced", app=new_app(), tools=[act], coalesce=Coalesce(seconds=60, checkpoints=checkpoints))
 
     @agent.step(start=True)
     def begin(state: Any) -> Any:

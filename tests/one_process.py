@@ -11,6 +11,7 @@ import sqlalchemy
 from celery import Celery
 
 from agent_tasks import Agent, RunHandle
+from agent_tasks.clock import Clock
 from agent_tasks.config import Settings
 from agent_tasks.doorbell import InlineBell
 from agent_tasks.inline import answer_all
@@ -40,17 +41,18 @@ class OneProcess:
 
     Args:
         url: of the ledger.
+        clock: of the engine, if not the usual one.
         migrated: False leaves the database as it is.
     """
 
-    def __init__(self, url: str, *, migrated: bool = True) -> None:
+    def __init__(self, url: str, clock: Clock | None = None, *, migrated: bool = True) -> None:
         if migrated:
             upgrade(url)
         self.url = url
         self.app = Celery("one-process", broker="memory://", set_as_current=False)
         self.app.conf.agent_database_url = url
         # With slots of its own: a worker that an earlier test ran in this process was told to stop.
-        self.runtime = Runtime(Settings(url), InlineBell, slots=Slots.temporary())
+        self.runtime = Runtime(Settings(url), InlineBell, clock=clock, slots=Slots.temporary())
         AppState.of(self.app).use_runtime(self.runtime)
         self.requests: list[Any] = []
 

@@ -46,7 +46,9 @@ def test_a_fault_at_any_boundary_of_a_shared_message_repeats_no_effect(
 
 def long_agent(world: VendorWorld, checkpoints: str) -> Agent:
     """Thinks twice, sleeps, thinks, and acts, whose body says how far it came; all but the sleep may share a message."""
-    agent = Agent("longer", app=new_app(), tools=[act := noting(world)], coalesce=Coalesce(checkpoints=checkpoints))
+    agent = Agent(
+        "longer", app=new_app(), tools=[act := noting(world)], coalesce=Coalesce(seconds=60, checkpoints=checkpoints)
+    )
 
     @agent.step(start=True)
     def think(_state: Any) -> Any:
@@ -125,7 +127,7 @@ def test_a_crash_around_a_step_that_takes_its_worker_along_repeats_no_effect(
 ) -> None:
     world = Takes()
     act = tool_of("manual", world)
-    agent = Agent("taken", app=new_app(), tools=[act], coalesce=Coalesce(checkpoints=checkpoints))
+    agent = Agent("taken", app=new_app(), tools=[act], coalesce=Coalesce(seconds=60, checkpoints=checkpoints))
 
     @agent.step(start=True)
     def first(state: Any) -> Any:
@@ -156,7 +158,7 @@ def test_a_resumed_run_meets_the_operations_that_its_first_line_made_wherever_me
     world = VendorWorld()
     with closing(OneProcess(database_url)) as here:
         act = tool_of("manual", world)
-        agent = Agent("resumed", app=here.app, tools=[act], coalesce=Coalesce(checkpoints=checkpoints))
+        agent = Agent("resumed", app=here.app, tools=[act], coalesce=Coalesce(seconds=60, checkpoints=checkpoints))
 
         @agent.step(start=True)
         def first(state: Any) -> Any:

@@ -1,9 +1,10 @@
-"""Steps that fork, in the children of a real worker: they call no tool, and its one worker is never two (I2, I3, I7)."""
+"""Forks of a real worker: steps that fork call no tool, and its one worker is never two (I2, I3, I7); nor does a new child hang."""
 
 from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +18,9 @@ from agent_tasks.migrate import upgrade
 from agent_tasks.states import FINISHED, RunStatus
 from agent_tasks.testing import check_invariants
 from tests.apps import close
-from tests.recovery.fleet import Fleet
-from tests.recovery.stage import SHORT
+from tests.recovery.fleet import Fleet, children_of
+from tests.recovery.places import on_each
+from tests.recovery.stage import SHORT, Stage
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.recovery, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -83,3 +85,22 @@ def test_a_step_that_forks_has_one_effect_and_its_worker_goes_on(place: Place) -
     assert [[o.attempts for o in run.operations()] for run in (both, returned)] == [[1], [1]]
     with place.runtime.engine.connect() as connection:
         assert check_invariants(connection) == []
+
+
+@on_each
+def test_a_child_that_is_replaced_while_its_parent_rings_has_none_of_its_parents_locks(placed: Stage) -> None:
+    with placed.workers({"AGENT_LEASE_SECONDS": "900"}, concurrency=1) as workers:
+        (parent,) = (worker.pid for worker in workers.workers)
+        placed.enqueue("killed", gated=True)
+        wait_until(lambda: placed.bodies("killed") != [], "the body began", LIMIT)
+        slow = placed.folder / "slow"
+        slow.mkdir(exist_ok=True)
+        (slow / "publish").touch()
+        os.kill(placed.bodies("killed")[0].pid, signal.SIGKILL)
+        wait_until((slow / "publishing").exists, "its parent rings for the run", LIMIT)
+        for child in children_of(parent):
+            os.kill(child, signal.SIGKILL)
+        wait_until(lambda: len(placed.bodies("killed")) >= 2, "another child took the run over", LIMIT)
+        placed.open_gate("killed")
+        placed.finish(["killed"], LIMIT)
+    assert placed.faults(["killed"]) == []

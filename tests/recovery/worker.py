@@ -1,9 +1,10 @@
 """What `celery -A` loads in a worker process of these tests."""
 
 import os
+import threading
 import time
 
-from celery.signals import worker_before_create_process, worker_process_init
+from celery.signals import before_task_publish, worker_before_create_process, worker_process_init
 
 from agent_tasks.testing.kills import Kills
 from tests.recovery.app import build, folder
@@ -25,3 +26,17 @@ def note_the_start(**_):
     """The child inherits when its parent forked it, and tells how long its start took."""
     now = time.time()
     folder("starts").joinpath(str(os.getpid())).write_text(f"{now} {now - _forked_at}")
+
+
+#: As that of a metric which a shop counts in such a handler; kombu has such locks, too, for shorter moments.
+_published = threading.Lock()
+
+
+@before_task_publish.connect
+def count_slowly(**_):
+    """Hold the lock for a second where a test wants it, in a thread of the worker's parent."""
+    with _published:
+        asked = folder("slow") / "publish"
+        if asked.exists() and threading.current_thread().name.startswith("agent-"):
+            asked.rename(asked.with_name("publishing"))
+            time.sleep(1)

@@ -21,6 +21,7 @@ from agent_tasks.errors import ConfigurationError
 from agent_tasks.shown import EVENTS_KEY, ShownSteps
 from agent_tasks.slots import Slots
 from agent_tasks.states import Question, RunStatus
+from tests.clocks import StandingClock
 from tests.duel import Outage
 from tests.one_process import OneProcess
 from tests.rows import Rows
@@ -32,7 +33,7 @@ class Here(OneProcess):
     """Counts the doorbells that were answered, and the commits of steps."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url)
+        super().__init__(url, StandingClock())
         self.messages, self.commits = 0, 0
         self.runtime.boundary.observer = self._observe
 

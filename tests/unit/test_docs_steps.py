@@ -20,6 +20,7 @@ from agent_tasks.migrate import upgrade
 from agent_tasks.retries import OPTIONS
 from agent_tasks.runtime import Runtime
 from agent_tasks.sweeper import Sweeper
+from tests.clocks import StandingClock
 from tests.pages import ROOT, Page
 
 PAGE = Page("docs/steps.md")
@@ -46,7 +47,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
     warehouse = Warehouse()
     monkeypatch.setitem(sys.modules, "warehouse", warehouse)
     upgrade(url := f"sqlite:///{tmp_path / 'agent.db'}")
-    names: dict[str, Any] = {"__name__": "shop", "runtime": Runtime(Settings(url), InlineBell)}
+    names: dict[str, Any] = {"__name__": "shop", "runtime": Runtime(Settings(url), InlineBell, clock=StandingClock())}
     PAGE.run(names, between=lambda: AppState.of(names["app"]).use_runtime(names["runtime"]))
     yield names
     names["runtime"].engine.dispose()

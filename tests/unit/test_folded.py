@@ -545,7 +545,7 @@ def test_an_answer_that_was_lost_after_the_statement_is_found_by_the_longer_way(
         assert attempt.held == []
     else:
         if write == "kept step":
-            attempt.agent.coalesce, attempt.message_began = Coalesce(), there.runtime.clock.local()
+            attempt.agent.coalesce, attempt.message_began = Coalesce(seconds=60), there.runtime.clock.local()
         going = Ending(there.runtime).settle(attempt, Done("paid") if write == "last step" else Next("pay"))
         row = Rows(there.here).find(RUN)
         status = {"step": RunStatus.QUEUED, "kept step": RunStatus.RUNNING, "last step": RunStatus.SUCCEEDED}[write]

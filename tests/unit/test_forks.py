@@ -1,4 +1,4 @@
-"""A process never forks while it has the SQLite ledger open, and its child has connections of its own."""
+"""A process never forks while it has the SQLite ledger open, nor in a turn of its own threads; its child has its own connections."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from agent_tasks import forks
 from agent_tasks.database import open_engine
 from agent_tasks.forks import ForkSafeConnection
 from agent_tasks.integration import AppState
 from tests.agents import new_app
 from tests.apps import close
+from tests.waiting import wait_until
 
 
 def fork() -> int:
@@ -96,3 +98,89 @@ def test_a_child_rings_on_a_connection_of_its_own_and_its_parent_on_the_one_it_h
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert connection() is before
     close(app)
+
+
+def test_a_fork_waits_for_the_turn_of_another_thread_so_that_its_child_finds_no_lock_held() -> None:
+    lock, begun, order = threading.Lock(), threading.Event(), []
+
+    def work() -> None:
+        with forks.turn(), lock:
+            begun.set()
+            wait_until(forks.is_awaited, "the fork waits", 30)
+            order.append("turn")
+
+    working = threading.Thread(target=work)
+    working.start()
+    assert begun.wait(30)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(lock.locked()))
+    order.append("forked")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    working.join(30)
+    assert order == ["turn", "forked"]
+
+
+def test_a_long_turn_lets_the_forks_by_that_wait_between_two_pieces_of_work() -> None:
+    begun, forked, pieces = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        with forks.turn():
+            begun.set()
+            while not forked.is_set():
+                pieces.append("began")
+                forks.let_forks_by()
+
+    working = threading.Thread(target=work)
+    working.start()
+    assert begun.wait(30)
+    assert fork() == 0
+    forked.set()
+    working.join(30)
+    assert pieces
+
+
+def test_a_turn_that_does_not_end_keeps_a_fork_only_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(forks, "_TURN_SECONDS", 0.01)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with forks.turn():
+            begun.set()
+            may_end.wait(30)
+
+    working = threading.Thread(target=work)
+    working.start()
+    assert begun.wait(30)
+    assert fork() == 0
+    may_end.set()
+    working.join(30)
+    assert "a fork waits for it no longer" in caplog.text
+
+
+def test_a_turn_that_uses_the_ledger_does_not_wait_for_the_fork_that_waits_for_it(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path / 'agent.db'}")
+    begun, order = threading.Event(), []
+
+    def work() -> None:
+        with forks.turn():
+            begun.set()
+            wait_until(forks.is_awaited, "the fork waits", 30)
+            with engine.connect() as connection:
+                connection.exec_driver_sql("SELECT 1")
+            order.append("turn")
+
+    working = threading.Thread(target=work)
+    working.start()
+    assert begun.wait(30)
+    assert fork() == 0
+    order.append("forked")
+    working.join(30)
+    assert order == ["turn", "forked"]
+
+
+def test_a_thread_that_forks_in_its_own_turn_does_not_wait_for_itself() -> None:
+    with forks.turn():
+        assert fork() == 0
