@@ -22,6 +22,7 @@ from agent_tasks.errors import (
     StepSuspended,
     UnguardedTool,
     UnorderedCalls,
+    is_a,
 )
 from agent_tasks.identity import identify, renewed_operation_id
 from agent_tasks.ledger import Request, seconds_of
@@ -135,7 +136,7 @@ class Attempt:
 
     def note_raised(self, error: BaseException) -> None:
         """Keep what became a suspension, for a caller in this process, who must hear of Ctrl-C before anything else."""
-        if isinstance(error, KeyboardInterrupt) or (self.raised is None and not isinstance(error, StepSuspended)):
+        if is_a(error, KeyboardInterrupt) or (self.raised is None and not is_a(error, StepSuspended)):
             self.raised = error
 
     def stop_if_cancelled(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_tasks.calling import call_of_batch
 from agent_tasks.current import attempt_of_this_context, outside_run
-from agent_tasks.errors import BadBatch, NotAwaited, OutsideRun
+from agent_tasks.errors import BadBatch, NotAwaited, OutsideRun, is_a
 from agent_tasks.loops import KeptLoop
 from agent_tasks.operations import CRASHES
 from agent_tasks.planned_calls import COLLECT, CONCURRENCY, RAISE, Batch, Call, FailedCall, batch_of
@@ -156,7 +156,7 @@ class _End:
 
 def _is_failure(error: BaseException | None) -> bool:
     """Tell what a call came to from what takes its worker along, or says nothing about the call."""
-    return isinstance(error, Exception) and not isinstance(error, CRASHES)
+    return is_a(error, Exception) and not is_a(error, CRASHES)
 
 
 class _Running:

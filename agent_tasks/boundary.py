@@ -19,7 +19,7 @@ from agent_tasks import troubles
 from agent_tasks.children import EndingChildren
 from agent_tasks.cures import cure_of
 from agent_tasks.database import begin_anew
-from agent_tasks.errors import LedgerUnavailable, SchemaMissing
+from agent_tasks.errors import LedgerUnavailable, SchemaMissing, is_a
 from agent_tasks.single import Borrowed
 from agent_tasks.troubles import first_line
 from checkpoint import mysql
@@ -287,7 +287,7 @@ class LedgerErrors:
         return "Nothing was read: " if self.name in ("read", "db status") else "Nothing was written: "
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if not isinstance(error, SQLAlchemyError):
+        if error is None or not is_a(error, SQLAlchemyError):
             return
         if self._engine is not None:
             begin_anew(self._engine, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_tasks.errors import NotAwaited, NotKept
+from agent_tasks.errors import NotAwaited, NotKept, is_a
 
 #: Raised by code that is wrong, and hardly ever by a vendor or on the way to him. A ``KeyError`` is not among them: an
 #: answer may lack what it should hold.
@@ -17,4 +17,4 @@ def looks_like_a_bug(error: BaseException) -> bool:
         >>> looks_like_a_bug(AttributeError("post")), looks_like_a_bug(ConnectionError("reset"))
         (True, False)
     """
-    return isinstance(error, (*_OF_THE_CODE, *_OF_OURS))
+    return is_a(error, (*_OF_THE_CODE, *_OF_OURS))

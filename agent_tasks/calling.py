@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agent_tasks.bugs import looks_like_a_bug
 from agent_tasks.current import outside_run
 from agent_tasks.declarations import Guard
-from agent_tasks.errors import NotWritable
+from agent_tasks.errors import NotWritable, is_a
 from agent_tasks.interim import interim_of
 from agent_tasks.loops import NeverBegan
 from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step, text_of, traceback_of
@@ -81,10 +81,8 @@ def _keep_from_step(attempt: Attempt, request: Request, error: BaseException) ->
     operation = attempt.known.get(request.operation_id)
     in_doubt = operation is not None and operation.status in IN_DOUBT
     # A kind of its own, such as the time-out of an SDK, may have come in the middle of any statement.
-    ends_the_process = isinstance(error, (*CRASHES, KeyboardInterrupt))
-    interrupted = (
-        not isinstance(error, Exception) and not ends_the_process and request.tool.guard.effect is not Effect.READ
-    )
+    ends_the_process = is_a(error, (*CRASHES, KeyboardInterrupt))
+    interrupted = not is_a(error, Exception) and not ends_the_process and request.tool.guard.effect is not Effect.READ
     if in_doubt or interrupted:
         attempt.note_raised(error)
         pause = attempt.runtime.settings.backoff_seconds(attempt.number)
@@ -349,9 +347,9 @@ def _without_result(attempt: Attempt, request: Request, operation: Operation, er
 
 
 def _failed(attempt: Attempt, request: Request, operation: Operation, error: Exception) -> NoReturn:
-    guard, later = request.tool.guard, error if isinstance(error, RetryLater) else None
+    guard, later = request.tool.guard, error if is_a(error, RetryLater) else None
     judged = error if later is None else later.judged
-    refused = isinstance(judged, guard.refused) and operation.unsettled == 0
+    refused = guard.refuses(judged) and operation.unsettled == 0
     if later is not None and (refused or guard.effect is Effect.REPEATABLE):
         fact = {"said": later.wait.reason, "traceback": traceback_of(judged)}
         date = operation.in_(later.seconds)  # in its row, so that it survives a crash right here

@@ -12,6 +12,8 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from agent_tasks.errors import is_a
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -48,7 +50,7 @@ class EndingChildren:
             return
         status = CAME_BACK
         try:
-            if isinstance(error, SystemExit):
+            if is_a(error, SystemExit):
                 status = _status_of(error)
             else:
                 logger.error(

@@ -17,7 +17,15 @@ from agent_tasks.children import EndingChildren
 from agent_tasks.coalescing import next_attempt
 from agent_tasks.current import working_for
 from agent_tasks.ending import Crashed, Ending
-from agent_tasks.errors import BadOutcome, CarriedElsewhere, LedgerUnavailable, StepSuspended, UnknownStep, did_you_mean
+from agent_tasks.errors import (
+    BadOutcome,
+    CarriedElsewhere,
+    LedgerUnavailable,
+    StepSuspended,
+    UnknownStep,
+    did_you_mean,
+    is_a,
+)
 from agent_tasks.fallback import examine
 from agent_tasks.lines import next_place, standing_line
 from agent_tasks.loops import KeptLoop
@@ -277,7 +285,7 @@ class Coordinator:
                 settle_unasked(attempt, at_end=True, goes_on=True)
             return Retry(later.seconds, later.wait.reason, spends=True)
         except Exception as error:  # noqa: BLE001 - the step failed, or took its worker with it
-            return Crashed(error) if issubclass(type(error), CRASHES) else self._failed(attempt, error)
+            return Crashed(error) if is_a(error, CRASHES) else self._failed(attempt, error)
         except BaseException as error:  # noqa: BLE001 - Celery would lose the message over it
             return Crashed(error)
         return outcome

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from agent_tasks.errors import ConfigurationError, UnguardedTool, did_you_mean
+from agent_tasks.errors import ConfigurationError, UnguardedTool, did_you_mean, is_a
 from agent_tasks.limits import LONGEST
 from agent_tasks.schema import MAX_ID_LENGTH, is_id
 from agent_tasks.states import Effect
@@ -40,6 +40,15 @@ class Guard:
     refused: tuple[type[Exception], ...] = ()
     why: str | None = None
     record: bool = True
+
+    def refuses(self, error: BaseException) -> bool:
+        """Tell whether an exception means that the request did not happen; what it says of its own class does not count.
+
+        Example:
+            >>> Guard(Effect.MANUAL, refused=(PermissionError,)).refuses(PermissionError("declined"))
+            True
+        """
+        return is_a(error, self.refused)
 
 
 def in_seconds(given: object) -> str:

@@ -7,10 +7,22 @@ exceptions. ``StepSuspended`` is the one that is not an ``Exception``: see its d
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+E = TypeVar("E", bound=BaseException)
+
+
+def is_a(error: object, kinds: type[E] | tuple[type[E], ...]) -> TypeGuard[E]:
+    """Tell whether something is an exception of such a class, whatever it says of its class itself: ``isinstance`` asks it.
+
+    Example:
+        >>> is_a(KeyError("id"), LookupError), is_a(None, LookupError)
+        (True, False)
+    """
+    return issubclass(type(error), kinds)
 
 
 #: How much of two words must be the same, of 1, for one to be a slip of the other. At 0.6, difflib's own, 'exchange' is nearly

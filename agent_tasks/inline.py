@@ -11,7 +11,7 @@ from agent_tasks.clock import MICROSECONDS
 from agent_tasks.config import Settings
 from agent_tasks.coordinator import Coordinator
 from agent_tasks.doorbell import InlineBell
-from agent_tasks.errors import RunFailed, RunUnfinished
+from agent_tasks.errors import RunFailed, RunUnfinished, is_a
 from agent_tasks.folders import HeldFolder
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
@@ -107,7 +107,7 @@ def run_to_its_end(runtime: Runtime, agent: Agent, run_id: str) -> dict[str, Bas
 
 def _stop_if_interrupted(raised: dict[str, BaseException | None]) -> None:
     for error in raised.values():
-        if isinstance(error, KeyboardInterrupt):
+        if is_a(error, KeyboardInterrupt):
             raise error
 
 

@@ -45,7 +45,7 @@ def keep_late(attempt: Attempt, tool: Tool[..., Any], operation: Operation, came
         return
     except BaseException as error:  # noqa: BLE001 - whatever it was, it is said
         said = f"raised {type(error).__name__}"
-        if isinstance(error, tool.guard.refused) and operation.unsettled == 0:
+        if tool.guard.refuses(error) and operation.unsettled == 0:
             status = OperationStatus.FAILED
             values = {"error": codec.dumps(describe_failure(error, tool.known_errors)), "horizon_at": None}
         else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_tasks.clock import MICROSECONDS, microseconds
-from agent_tasks.errors import NotKept, ToolFailed
+from agent_tasks.errors import NotKept, ToolFailed, is_a
 from agent_tasks.recovery import Recorded
 from agent_tasks.states import Effect, OperationStatus
 from agent_tasks.texts import storable
@@ -244,7 +244,7 @@ def describe_failure(error: BaseException, known: tuple[type[BaseException], ...
         error: what was raised.
         known: the classes that the definition names, beside Python's own.
     """
-    fitting = sorted((c for c in known if issubclass(type(error), c)), key=lambda c: type(error) is not c)
+    fitting = sorted((c for c in known if is_a(error, c)), key=lambda c: type(error) is not c)
     seen_as = f"refused:{fitting[0].__module__}.{fitting[0].__qualname__}" if fitting else None
     if seen_as is None and getattr(builtins, type(error).__name__, None) is type(error):
         seen_as = f"builtin:{type(error).__name__}"

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from agent_tasks.current import outside_run
 from agent_tasks.database import IDLE_IN_TRANSACTION_MS
-from agent_tasks.errors import InsideTransaction, ToolOverran
+from agent_tasks.errors import InsideTransaction, ToolOverran, is_a
 from agent_tasks.operations import CRASHES, Operation, describe_failure, failure_seen_by_step
 from agent_tasks.putting_off import put_off
 from agent_tasks.runs import is_cancelled
@@ -123,7 +123,7 @@ def execute_transactional(attempt: Attempt, request: Request, seen: Operation | 
         raise
     except Exception as failure:  # noqa: BLE001 - rolled back, so it is known not to have happened
         error = failure.error if isinstance(failure, _BodyFailed) else failure
-        if isinstance(error, RetryLater):
+        if is_a(error, RetryLater):
             attempt.suspend(error.wait)
         _record_failure(attempt, request, seen, error)
         return None  # recorded by somebody else meanwhile

@@ -170,8 +170,28 @@ class Huge(Exception):
         super().__init__(body)
 
 
+class Masked(Exception):
+    """It does not say its class."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("masked")
+
+
+class Declined(Exception):
+    pass
+
+
+class Claimed(Exception):
+    """It says that it is a refusal, as a proxy of one would; whatever raised it, the vendor did not."""
+
+    @property
+    def __class__(self) -> Any:
+        return Declined
+
+
 @pytest.mark.parametrize("refused", [True, False], ids=["refused", "doubt"])
-@pytest.mark.parametrize("error", [Mute, Opaque, Huge])
+@pytest.mark.parametrize("error", [Mute, Opaque, Huge, Masked])
 def test_no_exception_of_a_client_slips_past_its_record(here: Duel, error: type[Exception], refused: bool) -> None:
     act = acting(here, "manual", raising(error), refused=(error,) if refused else ())
     seen: list[type[BaseException]] = []
@@ -197,6 +217,14 @@ def test_no_exception_of_a_client_slips_past_its_record(here: Duel, error: type[
     here.reply(order, "happened", "ok")
     assert run.get(timeout=0) == "ok"
     assert len(here.requests) == 1
+
+
+@pytest.mark.parametrize("effect", ["manual", "probed", "keyed"])
+def test_only_the_class_that_an_exception_has_makes_it_a_refusal(here: Duel, effect: str) -> None:
+    act = acting(here, effect, raising(Claimed), refused=(Declined,))
+    run = here.run(here.agent(act, pay=lambda _state: done(act())))
+    assert run.status is RunStatus.WAITING
+    assert here.operation().status is not OperationStatus.FAILED
 
 
 # -- results ------------------------------------------------------------------------------------------------------------------

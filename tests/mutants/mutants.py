@@ -372,8 +372,8 @@ MUTANTS = [
         "a refusal speaks for earlier requests too",
         "I6",
         "agent_tasks/calling.py",
-        "isinstance(judged, guard.refused) and operation.unsettled == 0",
-        "isinstance(judged, guard.refused)",
+        "guard.refuses(judged) and operation.unsettled == 0",
+        "guard.refuses(judged)",
         (f"{_VENDORS}::test_a_refusal_after_an_ambiguous_try_settles_nothing",),
     ),
     Mutant(
