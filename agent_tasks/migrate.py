@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +14,12 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
 
 from agent_tasks.boundary import LedgerErrors
 from agent_tasks.database import open_engine, parse_url
-from agent_tasks.errors import ConfigurationError, SchemaMissing
+from agent_tasks.errors import ConfigurationError, LedgerUnavailable, SchemaMissing
+from agent_tasks.troubles import first_line, is_held
 from checkpoint.errors import UnsuitableServer
 from checkpoint.mysql import alone, check_tables, is_mysql
 from checkpoint.sql import SqlStore
@@ -31,6 +34,10 @@ _FOLDER = Path(__file__).parent / "migrations"
 #: Number of the PostgreSQL advisory lock that lets one process migrate at a time ("agent_ta" in ASCII).
 _MIGRATION_LOCK = 0x6167656E745F7461
 
+#: How long an upgrade waits at a time for a table that an open transaction uses, in seconds, since everybody who comes later
+#: waits behind it; how often it tries, and the pause between two tries.
+_TABLE_SECONDS, _TABLE_TRIES, _TABLE_PAUSE_SECONDS = 2, 10, 1.0
+
 #: What an error says is being done where a worker, a caller or a command opens a ledger, and nobody has asked for more.
 OPENING = "opening the ledger"
 
@@ -38,7 +45,9 @@ OPENING = "opening the ledger"
 def upgrade(url: str | Engine, prefix: str = "agent_", at: str = "db upgrade") -> str:
     """Create the tables of a ledger, or bring them up to this release.
 
-    Several processes may call it at once; one migrates, the others wait and find nothing to do.
+    Several processes may call it at once; one migrates, the others wait and find nothing to do. A table that somebody uses in a
+    transaction which he does not end is waited for in short tries, between which everybody else gets at it, for half a minute in
+    all.
 
     Args:
         url: SQLAlchemy URL of the database, or an engine.
@@ -50,7 +59,7 @@ def upgrade(url: str | Engine, prefix: str = "agent_", at: str = "db upgrade") -
 
     Raises:
         ConfigurationError: the URL cannot be used.
-        LedgerUnavailable: the database did not answer.
+        LedgerUnavailable: the database did not answer, or somebody's transaction uses a table that is to be changed.
 
     Example:
         >>> import tempfile
@@ -60,9 +69,7 @@ def upgrade(url: str | Engine, prefix: str = "agent_", at: str = "db upgrade") -
     engine = url if isinstance(url, Engine) else open_engine(url)
     try:
         if revision(engine, prefix, at) != newest():
-            # BEGIN IMMEDIATE on SQLite: one at a time.
-            with LedgerErrors(at), engine.connect() as connection, connection.begin():
-                upgrade_on(connection, prefix)
+            _upgrade_in_tries(engine, prefix, at)
         _check_tables(engine, prefix, at)
         return newest()
     finally:
@@ -70,20 +77,67 @@ def upgrade(url: str | Engine, prefix: str = "agent_", at: str = "db upgrade") -
             engine.dispose()
 
 
-def upgrade_on(connection: Connection, prefix: str = "agent_") -> None:
+def _upgrade_in_tries(engine: Engine, prefix: str, at: str) -> None:
+    for tried in range(1, _TABLE_TRIES + 1):
+        try:
+            # BEGIN IMMEDIATE on SQLite: one at a time.
+            with LedgerErrors(at), engine.connect() as connection, connection.begin():
+                upgrade_on(connection, prefix, table_seconds=_TABLE_SECONDS)
+        except LedgerUnavailable as error:
+            cause = error.__cause__
+            if not isinstance(cause, DBAPIError) or not is_held(cause):
+                raise
+            if tried == _TABLE_TRIES:
+                raise LedgerUnavailable(
+                    f"a table of the ledger is used in a transaction that does not end, and {at!r} waited for it {tried} times "
+                    f"({first_line(cause)}). The tables are as they were, or partly new, which hinders nobody. End that transaction "
+                    "(PostgreSQL shows it in pg_stat_activity, MySQL in SHOW PROCESSLIST), then try again."
+                ) from cause
+            time.sleep(_TABLE_PAUSE_SECONDS)
+        else:
+            return
+
+
+def upgrade_on(connection: Connection, prefix: str = "agent_", *, table_seconds: int | None = None) -> None:
     """Bring a ledger up to this release in the transaction of a connection, which is the caller's to commit.
+
+    Args:
+        connection: of the ledger's database.
+        prefix: what the table names start with.
+        table_seconds: how long a statement waits for a table; as long as the connection's own settings say if not given.
 
     MySQL commits each change of a table by itself. An upgrade that was cut off there goes on with what is missing; see
     :mod:`agent_tasks.migrations.changes`.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-    with alone(connection, f"{prefix}version") if is_mysql(connection) else nullcontext():
+    with (
+        alone(connection, f"{prefix}version") if is_mysql(connection) else nullcontext(),
+        _waiting(connection, table_seconds),
+    ):
         # The revision comes last: with it, there is nothing left to do.
         SqlStore(connection.engine, prefix=f"{prefix}checkpoint_").create_schema(connection)
         _upgrade(connection, prefix)
         if is_mysql(connection):  # before the next one looks
             connection.exec_driver_sql("COMMIT")
+
+
+@contextmanager
+def _waiting(connection: Connection, seconds: int | None) -> Iterator[None]:
+    """Let statements wait so long for a table; SQLite has only the lock on its file, which the transaction has already."""
+    if seconds is None or connection.dialect.name == "sqlite":
+        yield
+    elif is_mysql(connection):
+        connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {seconds}")
+        try:
+            yield
+        except BaseException:
+            connection.invalidate()  # with its setting
+            raise
+        connection.exec_driver_sql("SET SESSION lock_wait_timeout = DEFAULT")
+    else:
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{seconds}s'")
+        yield
 
 
 def revision(engine: Engine, prefix: str = "agent_", at: str = "db status") -> str | None:

@@ -13,8 +13,11 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from checkpoint import mysql
 
+#: PostgreSQL: a lock that was waited for was not given.
+_NOT_AVAILABLE = "55P03"
+
 #: PostgreSQL: serialization failure, deadlock, lock not available.
-_LOCK_SQLSTATES = frozenset({"40001", "40P01", "55P03"})
+_LOCK_SQLSTATES = frozenset({"40001", "40P01", _NOT_AVAILABLE})
 
 #: MySQL: the same three. A wait that took too long has undone its statement alone; a whole transaction is begun anew here.
 _LOCK_NUMBERS = frozenset({mysql.CHANGED_SINCE, mysql.DEADLOCK, mysql.LOCK_WAIT})
@@ -63,6 +66,11 @@ def lost_a_race(error: DBAPIError) -> bool:
         return sqlstate in _LOCK_SQLSTATES
     text = str(error.orig)
     return "database is locked" in text or "database table is locked" in text
+
+
+def is_held(error: DBAPIError) -> bool:
+    """Tell whether a statement waited in vain for what another transaction holds; SQLite's writers wait for each other anyhow."""
+    return sqlstate_of(error) == _NOT_AVAILABLE or mysql.number_of(error) == mysql.LOCK_WAIT
 
 
 def is_unprepared(error: BaseException | None) -> bool:

@@ -12,7 +12,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, MetaData, inspect, select
 
+from agent_tasks import migrate
 from agent_tasks.database import open_engine
+from agent_tasks.errors import LedgerUnavailable
 from agent_tasks.migrate import newest, revision, upgrade
 from agent_tasks.schema import PROTOCOL, tables
 from checkpoint.sql import SqlStore
@@ -91,6 +93,29 @@ def test_a_second_upgrade_changes_nothing(database_url: str, engine: Engine) -> 
     before = shape(engine, "agent_")
     assert upgrade(database_url) == newest()
     assert shape(engine, "agent_") == before
+
+
+@pytest.mark.parametrize("server", ["postgres_database", "mysql_database"])
+def test_an_upgrade_waits_in_short_tries_for_a_table_that_a_transaction_uses_and_says_so(
+    server: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_engine(request.getfixturevalue(server)())
+    upgrade(engine)
+    with engine.begin() as connection:  # the ledger of the release before
+        connection.exec_driver_sql("ALTER TABLE agent_operations DROP COLUMN progress")
+        connection.exec_driver_sql("UPDATE agent_version SET version_num = '0003'")
+    monkeypatch.setattr(migrate, "_TABLE_TRIES", 2)
+    monkeypatch.setattr(migrate, "_TABLE_SECONDS", 1)
+    with engine.connect() as user, user.begin():
+        user.exec_driver_sql("SELECT count(*) FROM agent_operations")
+        with pytest.raises(
+            LedgerUnavailable, match=r"used in a transaction that does not end, .* waited for it 2 times"
+        ):
+            upgrade(engine)
+        assert revision(engine) == "0003"
+    assert upgrade(engine) == newest()
+    assert differences(engine) == []
+    engine.dispose()
 
 
 def test_an_upgrade_keeps_every_row(database_url: str) -> None:
