@@ -107,7 +107,7 @@ class AgentRequest(Request):
         # Celery would store a final reject as the failure of whoever has the id.
         if isinstance(error, Reject) and not error.requeue:
             task_ready(self)
-            AgentRequest._boundary.ack("doorbell", partial(self.reject, requeue=False))
+            AgentRequest._boundary.ack("reject", partial(self.reject, requeue=False))
             return
         super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
 

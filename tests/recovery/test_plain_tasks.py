@@ -381,7 +381,7 @@ def test_a_worker_that_is_killed_while_it_rejects_a_message_under_a_taken_id_lea
     called = place.pay.delay(word)
     assert called.get(timeout=LIMIT)["order"] == word
     wait_until(lambda: place.rests(called.id), "the run rests, and its doorbell is acked", LIMIT)
-    kill, before = Kill("worker", Crossing(0, Point("ack", "doorbell", moment))), len(place.kills.carried_out())
+    kill, before = Kill("worker", Crossing(0, Point("ack", "reject", moment))), len(place.kills.carried_out())
     place.kills.plan([kill])
     place.app.send_task("shop.pay", (f"not-{word}",), task_id=called.id)
     wait_until(lambda: len(place.kills.carried_out()) > before, "the worker was killed", LIMIT)
