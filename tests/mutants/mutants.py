@@ -418,6 +418,16 @@ MUTANTS = [
     ),
     # -- I9: nothing is stuck silently
     Mutant(
+        "a child is forked in the middle of a turn of its parent's threads",
+        "I9",
+        "agent_tasks/forks.py",
+        "not _others(self._open) and not _others(self._turns)",
+        "not _others(self._open)",
+        (
+            "tests/unit/test_forks.py::test_a_fork_waits_for_the_turn_of_another_thread_so_that_its_child_finds_no_lock_held",
+        ),
+    ),
+    Mutant(
         "a late word about one end of a run lets another one rest",
         "I9",
         "agent_tasks/decisions.py",
