@@ -18,6 +18,7 @@ from agent_tasks.troubles import first_line, is_outdated, is_read_only, is_unpre
 from checkpoint import mysql, postgresql
 from checkpoint.columns import MYSQL
 from checkpoint.errors import UnsuitableServer
+from checkpoint.sqlite import use_wal
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
@@ -216,7 +217,7 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # the driver must not begin by itself
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={SQLITE_BUSY_MS}")
-    cursor.execute("PRAGMA journal_mode=WAL")
+    use_wal(connection, SQLITE_BUSY_MS / 1000)
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()
 

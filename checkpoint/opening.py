@@ -12,6 +12,7 @@ from checkpoint import mysql, postgresql
 from checkpoint.columns import MYSQL
 from checkpoint.errors import UnknownStore
 from checkpoint.sql import SqlStore
+from checkpoint.sqlite import use_wal
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -107,5 +108,5 @@ def _prepare_mysql(connection: Any, _record: Any) -> None:
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     # WAL lets readers go on beside the writer; FULL keeps an acknowledged commit through a power cut.
-    connection.execute("PRAGMA journal_mode=WAL")
+    use_wal(connection, BUSY_TIMEOUT_SECONDS)
     connection.execute("PRAGMA synchronous=FULL")

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any, TypedDict
 
+from checkpoint.sqlite import use_wal
+
 __all__ = ["Effect", "KeyTaken", "ShopLedger"]
 
 _SCHEMA = """
@@ -54,7 +56,7 @@ class ShopLedger:
     def __init__(self, path: str | Path) -> None:
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._connection.execute("PRAGMA journal_mode=WAL")
+        use_wal(self._connection, busy_seconds=30)
         self._connection.execute("PRAGMA synchronous=FULL")
         self._connection.executescript(_SCHEMA)
 
