@@ -119,7 +119,11 @@ class _Busy:
         self._forks_waiting += 1
         if not self._changed.wait_for(lambda: not _others(self._open) and not _others(self._turns), _TURN_SECONDS):
             if _others(self._turns):
-                logger.warning("a turn of the heartbeat or of the sweeper lasts, and a fork waits for it no longer")
+                logger.warning(
+                    "a turn of the heartbeat or of the sweeper lasts, and a fork waits for it no longer; should the new process take no "
+                    "messages, restart the worker, and see why the database or the broker does not answer",
+                    extra={"action": "fork_in_turn"},
+                )
             self._changed.wait_for(lambda: not _others(self._open))
 
     def _go_on(self) -> None:

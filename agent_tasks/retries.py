@@ -24,6 +24,7 @@ from agent_tasks.errors import (
     UnknownStep,
     UnorderedCalls,
     did_you_mean,
+    is_a,
 )
 from agent_tasks.operations import text_of
 from agent_tasks.states import OperationStatus
@@ -110,8 +111,7 @@ class RetryPolicy:
 
     def covers(self, error: Exception) -> bool:
         """Tell whether a step that raised this may be tried again."""
-        kind = type(error)  # which, unlike its __class__, is no code of its own
-        return issubclass(kind, self.retried) and not issubclass(kind, (*self.never, *_STEP_IS_WRONG))
+        return is_a(error, self.retried) and not is_a(error, (*self.never, *_STEP_IS_WRONG))
 
     def pause_seconds(self, retries: int) -> float:
         """Return the pause before the next try, after ``retries`` were spent.

@@ -3,11 +3,14 @@
 import os
 import threading
 import time
+from contextlib import suppress
 
 from celery.signals import before_task_publish, worker_before_create_process, worker_process_init
 
+from agent_tasks import forks
 from agent_tasks.testing.kills import Kills
 from tests.recovery.app import build, folder
+from tests.waiting import wait_until
 
 Kills.install()
 app, agent = build(dict(os.environ))
@@ -34,9 +37,10 @@ _published = threading.Lock()
 
 @before_task_publish.connect
 def count_slowly(**_):
-    """Hold the lock for a second where a test wants it, in a thread of the worker's parent."""
+    """Hold the lock where a test wants it, in a thread of the worker's parent, until a fork waits for that; none may."""
     with _published:
         asked = folder("slow") / "publish"
         if asked.exists() and threading.current_thread().name.startswith("agent-"):
             asked.rename(asked.with_name("publishing"))
-            time.sleep(1)
+            with suppress(AssertionError):
+                wait_until(forks.is_awaited, "a fork waits", 1)
