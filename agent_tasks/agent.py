@@ -104,7 +104,8 @@ class Agent:
         agents = AppState.of(app).agents
         if name in agents:
             raise AgentNameTaken(
-                f"this Celery app has an agent {name!r} already; every agent of an app needs its own name."
+                f"this Celery app has an agent {name!r} already; every agent of an app needs its own name. Plain tasks "
+                "count, and so do those of the process's other apps, unless they are declared with shared=False."
             )
         agents[name] = self
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from celery import _state
 
 from tests import services
 from tests.service_table import ServiceTable
@@ -40,6 +41,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the slow tests, in their random order: at the end no process waits for another one's long test."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.fixture(autouse=True)
+def _no_task_is_shared_with_later_tests() -> Iterator[None]:
+    """A task that a test declares with an app of its own would else become one of each later test's app, as Celery has it."""
+    shared = set(_state._on_app_finalizers)
+    yield
+    _state._on_app_finalizers.intersection_update(shared)
 
 
 def server(service: str) -> str:

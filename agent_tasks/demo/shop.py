@@ -28,6 +28,8 @@ __all__ = ["ShopServer", "main"]
 
 #: Longest body of a request, in bytes.
 _MAX_BODY = 1_000_000
+#: Bytes that are taken and thrown away of a body that was not read.
+_MAX_UNREAD = 16_000_000
 #: Seconds after which a client that sends nothing is let go.
 _CLIENT_SECONDS = 30.0
 
@@ -78,6 +80,7 @@ class ShopServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: ShopServer
     timeout = _CLIENT_SECONDS
+    _body_is_read = False
 
     def do_GET(self) -> None:
         self._answer(self._GETS)
@@ -139,6 +142,16 @@ class _Handler(BaseHTTPRequestHandler):
         # After the effect, so that a client that gives up or dies meanwhile is in doubt about something that happened.
         time.sleep(self.server.latency_seconds)
         self._send(status, answer)
+        self._discard_unread()
+
+    def _discard_unread(self) -> None:
+        """Take what is left of the body: a client that is still sending when the connection ends never sees its answer."""
+        length = self.headers.get("Content-Length", "")
+        left = (
+            0 if self._body_is_read or not length.isascii() or not length.isdigit() else min(int(length), _MAX_UNREAD)
+        )
+        while left > 0 and (taken := len(self.rfile.read1(min(left, 65_536)))):
+            left -= taken
 
     def _nowhere(self) -> tuple[int, object]:
         there = ", ".join([*(f"GET {path}" for path in self._GETS), *(f"POST {path}" for path in self._POSTS)])
@@ -161,6 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise _BadRequest(411, f"Content-Length must be a number of bytes, got {length!r}.")
         if int(length) > _MAX_BODY:
             raise _BadRequest(413, f"the body must be at most {_MAX_BODY} bytes, got {length}.")
+        self._body_is_read = True
         content = self.rfile.read(int(length))
         if len(content) < int(length):
             raise _BadRequest(400, f"the body ended after {len(content)} of {length} bytes.")

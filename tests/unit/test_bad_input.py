@@ -13,6 +13,7 @@ from celery import Celery
 
 from agent_tasks import (
     Agent,
+    AgentTask,
     AgentTasksError,
     DedupeConflict,
     Happened,
@@ -34,6 +35,7 @@ from agent_tasks.errors import (
     SingleHostOnly,
     UnknownStep,
 )
+from tests.agents import new_app
 from tests.one_process import OneProcess
 
 SECONDS = timedelta(seconds=10)
@@ -96,6 +98,14 @@ def probe_without_timeout(_here: OneProcess) -> object:
 
 def two_agents(here: OneProcess) -> object:
     here.agent(name="order")
+    return here.agent(name="order")
+
+
+def named_as_a_shared_task(here: OneProcess) -> object:
+    @new_app().task(base=AgentTask, tools=[], name="order")
+    def order() -> None: ...
+
+    here.app.finalize()
     return here.agent(name="order")
 
 
@@ -435,6 +445,7 @@ CASES = [
     ),
     # agents and steps
     Case("two agents with one name", two_agents, AgentNameTaken, r"has an agent 'order' already"),
+    Case("a name of another app's task", named_as_a_shared_task, AgentNameTaken, r"declared with shared=False\."),
     Case("two tools with one name", two_tools, UnguardedTool, r"agent 'order' has two tools named 'price'"),
     Case("two first steps", two_starts, UnknownStep, r"starts with 'create' and with 'again': keep one start=True"),
     Case("two steps with one name", two_steps, UnknownStep, r"has two steps named 'create'"),

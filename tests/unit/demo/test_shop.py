@@ -113,7 +113,8 @@ class TestMails:
         ("POST", "/charges", '{"order": "order-1"}', 400, "cents is missing; it must be a whole number"),
         ("POST", "/orders", '{"cents": 5, "currency": "EUR"}', 400, "cart is missing"),
         ("POST", "/mails", json.dumps({**MAIL, "to": 5}), 400, "to must be a text that is not empty, got 5"),
-        ("POST", "/mails", json.dumps({**MAIL, "text": "x" * 1_000_001}), 413, "at most 1000000 bytes"),
+        ("POST", "/mails", json.dumps({**MAIL, "text": "x" * 10_000_001}), 413, "at most 1000000 bytes"),
+        ("POST", "/nowhere", json.dumps({**MAIL, "text": "x" * 10_000_001}), 404, "POST /nowhere is not here"),
     ],
 )
 def test_a_bad_request_is_refused_with_a_sentence_and_changes_nothing(vendor, method, path, body, status, message):
