@@ -11,6 +11,7 @@ from celery.exceptions import MaxRetriesExceededError, SoftTimeLimitExceeded
 from celery.utils.functional import maybe_list
 
 from agent_tasks.agent import Agent
+from agent_tasks.around import call_before_start, call_body
 from agent_tasks.current import attempt_of_this_context
 from agent_tasks.enqueue import FollowedRunGone, check_id, make_run, saying_whether_made
 from agent_tasks.errors import (
@@ -215,8 +216,8 @@ class PlainJob(Agent):
             with self.task.answering(attempt.run, args, kwargs):
                 return Done(self._follow(attempt, state[FOLLOWS]))
         with _no_operation(), self.task.answering(attempt.run, args, kwargs):
-            body = self.task.run if self.tool is None else self.tool
-            returned = body(*args, **kwargs)
+            call_before_start(self.task, args, kwargs)
+            returned = call_body(self.task, args, kwargs) if self.tool is None else self.tool(*args, **kwargs)
             if isinstance(returned, Calls):
                 raise BadOutcome(
                     f"run {attempt.run_id!r}: {self.subject} returned calls(…), and a plain task has no next step. Make them in "
@@ -246,7 +247,7 @@ class PlainJob(Agent):
         def body(operation: Operation, /, *args: Any, **kwargs: Any) -> Any:
             token = _operation.set(operation)
             try:
-                return self.task.run(*args, **kwargs)
+                return call_body(self.task, args, kwargs)
             finally:
                 _operation.reset(token)
 

@@ -13,6 +13,7 @@ from celery.utils.serialization import raise_with_context
 from kombu.exceptions import EncodeError
 
 from agent_tasks.answering import Answer, answer, answer_eagerly, tell_that_result_is_stored
+from agent_tasks.around import call_body, is_from_own_call, keep_before_start, keep_call
 from agent_tasks.errors import AgentTasksError, OutsideRun, RunNotFound, UnguardedTool
 from agent_tasks.hosting import in_worker
 from agent_tasks.limits import LONGEST_SECONDS
@@ -93,6 +94,9 @@ class AgentTask(LedgerTask):
     #: ``guard`` or ``observe``; the app's ``agent_mode`` if not given.
     agent_mode: ClassVar[str | None] = None
 
+    #: A ``__call__`` that the user's own base class has.
+    _users_call: ClassVar[Callable[..., Any] | None] = None
+
     job: ClassVar[PlainJob | None] = None
     is_observed: ClassVar[bool] = False
 
@@ -113,9 +117,12 @@ class AgentTask(LedgerTask):
         if mode_of(cls, app) is Mode.OBSERVE:
             PlainDeclaration.of(cls, observed=True)
             be_plain(cls, AgentTask, app)
+            keep_call(cls, AgentTask)
             cls.is_observed = cls._was_read = True
             return
         cls.job, cls.hears_of_revokes, cls._was_read = PlainJob(cls, app), True, True
+        keep_call(cls, AgentTask)
+        keep_before_start(cls)
         # Whatever a user's hooks do, and whether or not they call super(), the ledger hears that the result is stored.
         cls.on_success = _after_telling(cls.on_success)
         cls.on_failure = _after_telling(cls.on_failure, _is_the_runs_own)
@@ -216,7 +223,7 @@ class AgentTask(LedgerTask):
         Raises:
             OutsideRun: the body asks for ``self.operation``, or calls a tool with an effect; neither works outside a run.
         """
-        return self.run(*args, **kwargs)
+        return call_body(self, args, kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer a doorbell in a worker; as a function, do what needs no record, or refuse.
@@ -225,14 +232,16 @@ class AgentTask(LedgerTask):
             OutsideRun: the task has an effect and was called as a function.
         """
         request = self.request
+        if is_from_own_call(self):
+            return self.run(*args, **kwargs)
         if self.job is None:
             if self.is_observed and not request.called_directly and not request.is_eager:
-                return observe(self, args, kwargs, lambda: super(AgentTask, self).__call__(*args, **kwargs))
-            return super().__call__(*args, **kwargs)
+                return observe(self, args, kwargs, lambda: self._call_plain(args, kwargs))
+            return self._call_plain(args, kwargs)
         progress = Progress.of(request)
         if request.called_directly or progress.answered:
             if self.effect in (None, Effect.READ):
-                return self.run(*args, **kwargs)
+                return call_body(self, args, kwargs)
             raise OutsideRun(
                 f"task {self.name!r} was called as a function, where nothing is recorded, and has the effect "
                 f"{self.effect!r}. Call {self.__name__}.delay(…), or {self.__name__}.unguarded(…) to run the body without any "
@@ -247,6 +256,9 @@ class AgentTask(LedgerTask):
             return answer_eagerly(self, self.job, args, kwargs)
         finally:
             _applied.reset(token)
+
+    def _call_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return super().__call__(*args, **kwargs) if self._users_call is None else call_body(self, args, kwargs)
 
     def _said(self, answered: Answer) -> Any:
         """Tell Celery how the run ended, or that it has not."""

@@ -163,6 +163,22 @@ def build(environ: dict[str, str]) -> tuple[Celery, dict[str, Task]]:
         def after_return(self, status, retval, task_id, args, kwargs, einfo):
             outside.see(f"hooks-{kwargs['word']}", [status, args])
 
+    class InContext(AgentTask):
+        """As the documentation of Flask has it."""
+
+        def __call__(self, *args, **kwargs):
+            outside.see(f"around-{args[0]}", args)
+            return self.run(*args, **kwargs)
+
+        def before_start(self, task_id, args, kwargs):
+            outside.see(f"before-{args[0]}", args)
+            if args[0].startswith("closed"):
+                raise PermissionError(args[0])
+
+    @app.task(name="shop.in_context", **{**safe, "base": InContext}, **keyed)
+    def in_context(self, word):
+        return outside.act(self.operation.idempotency_key, word)
+
     @app.task(name="shop.hooked", tools=[], **{**safe, "base": Hooked})
     def hooked(self, x, word):
         if x < 0:

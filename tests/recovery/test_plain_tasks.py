@@ -170,6 +170,24 @@ def test_hooks_see_the_real_arguments_and_need_no_super(place: Place, word: str)
     assert seen == ["['failure', '-1', [-1]]", "['FAILURE', [-1]]"]
 
 
+@row("a base class with a `__call__` or a `before_start` of its own")
+def test_what_a_base_class_does_around_the_body_is_done_once_with_the_real_arguments(place: Place, word: str) -> None:
+    assert place.in_context.delay(word).get(timeout=LIMIT) == word
+    assert place.outside.happened(word) == 1
+    assert place.outside.seen(f"around-{word}") == [f"('{word}',)"]
+    assert place.outside.seen(f"before-{word}") == [f"['{word}']"]
+
+
+@row("a base class with a `__call__` or a `before_start` of its own")
+def test_what_a_hook_raises_before_the_body_is_the_end_of_the_run(place: Place, word: str) -> None:
+    closed = place.in_context.delay(f"closed-{word}")
+    with pytest.raises(PermissionError, match=word):
+        closed.get(timeout=LIMIT)
+    wait_until(lambda: place.rests(closed.id), "nobody rings for a stored failure", LIMIT)
+    assert place.row(closed.id)["status"] == RunStatus.FAILED
+    assert place.outside.happened(f"closed-{word}") == 0
+
+
 @row("`dedupe_on`, `task_id`")
 def test_the_same_job_is_done_once(place: Place, word: str) -> None:
     first = place.pay.delay(word, 7)

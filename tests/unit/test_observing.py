@@ -161,6 +161,24 @@ def test_a_call_that_succeeded_and_is_begun_again_is_doubled(app: Celery) -> Non
     ]
 
 
+@pytest.mark.parametrize("calls_super", [True, False])
+def test_a_task_whose_base_class_has_a_call_of_its_own_is_counted(app: Celery, calls_super: bool) -> None:
+    class InContext(AgentTask):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return ["in context", super().__call__(*args, **kwargs) if calls_super else self.run(*args, **kwargs)]
+
+    pay = app.task(base=InContext, shared=False, name="shop.pay", dedupe_on=("order",))(body_that_returns)
+    assert deliver(pay, "o-1") == ["in context", "o-1"]
+    assert pay("o-1") == ["in context", "o-1"]
+    assert [(call["call"], call["starts"]) for call in counted(app)] == [("order='o-1'", 1)]
+
+
+def body_that_returns(order: str) -> str:
+    return order
+
+
 def test_without_dedupe_on_the_message_is_the_call(app: Celery) -> None:
     pay = pay_of(app)
     deliver(pay, "o-1", task_id="id-1")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import celery
 import pytest
 from celery import Celery
+from celery.app.trace import build_tracer
 from celery.exceptions import MaxRetriesExceededError, Retry
 from kombu.utils import json
 
@@ -28,6 +29,7 @@ from agent_tasks import (
     tool,
 )
 from agent_tasks.cleaning import Cleaned, Kept
+from agent_tasks.doorbell import RING_HEADER
 from agent_tasks.enqueue import make_run
 from agent_tasks.errors import ArgumentsNotStorable, ConfigurationError, InsideTransaction, RunNotFound
 from agent_tasks.inline import answer_all, run_to_its_end
@@ -43,6 +45,19 @@ from tests.one_process import OneProcess, bound
 pytestmark = pytest.mark.versions
 
 KEYED: dict[str, Any] = {"effect": "keyed", "key_lifetime": timedelta(hours=24)}
+
+
+def trace_doorbell(task: Any, run_id: str) -> None:
+    """Let Celery's own tracer answer a doorbell, as in the child of a worker."""
+    request = {
+        "id": run_id,
+        "args": [run_id, 1],
+        "kwargs": {},
+        "delivery_info": {RING_HEADER: 1},
+        "hostname": "w",
+        "is_eager": False,
+    }
+    build_tracer(task.name, task, app=task.app)(run_id, [run_id, 1], {}, request)
 
 
 class Shop(OneProcess):
@@ -270,6 +285,74 @@ def test_the_operation_exists_in_the_body_only(shop: Shop) -> None:
     assert there == "none"
     with pytest.raises(OutsideRun):
         pay.operation  # noqa: B018
+
+
+class InContext(AgentTask):
+    """As the documentation of Flask has it: whatever runs, runs in the app's context."""
+
+    abstract = True
+    inside: ClassVar[list[Any]] = []
+    calls_super = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.inside.append(args)
+        return super().__call__(*args, **kwargs) if self.calls_super else self.run(*args, **kwargs)
+
+
+@pytest.fixture(params=[True, False], ids=["super", "run"])
+def base(request: pytest.FixtureRequest) -> type[InContext]:
+    return type("Base", (InContext,), {"abstract": True, "inside": [], "calls_super": request.param})
+
+
+@pytest.mark.parametrize("options", [KEYED, {"tools": []}], ids=["effect", "tools"])
+def test_a_call_of_the_users_own_class_is_around_the_body_and_answers_no_doorbell(
+    shop: Shop, base: type[InContext], options: dict[str, Any]
+) -> None:
+    done: list[str] = []
+    pay = shop.task(lambda self, order: done.append(order) or order, name="pay", base=base, bind=True, **options)
+    called = pay.delay("o-1")
+    for _ in range(2):
+        trace_doorbell(pay, called.id)
+    assert output(shop.row(called.id)) == called.get(timeout=0) == "o-1"
+    assert base.inside == [("o-1",)]
+    assert done == ["o-1"]
+    assert pay.apply(("o-2",)).get() == "o-2"
+    assert pay.unguarded("o-3") == "o-3"
+    assert base.inside == [("o-1",), ("o-2",), ("o-3",)]
+
+
+def test_a_body_in_a_call_of_the_users_own_class_may_not_call_its_task_as_a_function(
+    shop: Shop, base: type[InContext]
+) -> None:
+    pay = shop.task(lambda self, order: pay(order), name="pay", base=base, bind=True, **KEYED, refused=(OutsideRun,))
+    with pytest.raises(OutsideRun, match="was called as a function"):
+        pay.apply(("o-1",)).get()
+    assert base.inside == [("o-1",)]
+
+
+class Closed(AgentTask):
+    abstract = True
+    seen: ClassVar[list[Any]] = []
+
+    def before_start(self, task_id: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+        self.seen.append((task_id, args, kwargs))
+        if args == ["closed"]:
+            raise PermissionError("closed")
+
+
+@pytest.mark.parametrize("options", [KEYED, {"tools": []}], ids=["effect", "tools"])
+def test_what_is_raised_before_the_body_ends_the_run_and_no_more_than_that(shop: Shop, options: dict[str, Any]) -> None:
+    base = type("Base", (Closed,), {"abstract": True, "seen": []})
+    pay = shop.task(lambda self, order: order, name="pay", base=base, bind=True, **options)
+    opened, closed = pay.delay("o-1"), pay.delay("closed")
+    for each in (opened, closed, opened, closed):
+        trace_doorbell(pay, each.id)
+    assert opened.get(timeout=0) == "o-1"
+    with pytest.raises(PermissionError, match="closed"):
+        closed.get(timeout=0)
+    assert shop.row(closed.id)["status"] == RunStatus.FAILED
+    assert shop.operations(closed.id) == []
+    assert base.seen == [(opened.id, ["o-1"], {}), (closed.id, ["closed"], {})]
 
 
 def test_an_eager_call_has_an_id_that_a_real_one_may_have(shop: Shop) -> None:
