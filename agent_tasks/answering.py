@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery.exceptions import Reject
+from celery.exceptions import Reject, TaskPredicate
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from agent_tasks.cancelling import revoke
@@ -144,7 +144,7 @@ def answer_eagerly(task: Task, job: PlainJob, args: tuple[Any, ...], kwargs: dic
     if job.tool is not None and error is not None:  # raised in place of one whose class no later attempt could make
         error = error.__cause__ or error
     if answered.error is not None:
-        raise error or answered.error
+        raise answered.error if error is None or isinstance(error, TaskPredicate) else error
     return answered.output
 
 
@@ -263,7 +263,9 @@ def _end_of(task: Task, job: PlainJob, row: RowMapping, raised: BaseException | 
     if row["status"] == RunStatus.CANCELLED:
         return Answer(ended=True, revoked=str(record["text"]))
     error = job.failure(row, raised)
-    if error is None:
+    if error is None or isinstance(
+        error, TaskPredicate
+    ):  # to Celery a word about the message, such as to bring it again
         error = RunFailed(f"run {row['run_id']!r} of task {job.name!r} failed: {error_line(record)}")
         error.__cause__ = raised
     return Answer(ended=True, error=error)

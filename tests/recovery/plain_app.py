@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from celery import Celery, Task
+from celery.exceptions import Ignore, Reject
 
 from agent_tasks import Agent, AgentTask, Happened, NotHappened, OutsideRun, done, tool
 
@@ -178,6 +179,11 @@ def build(environ: dict[str, str]) -> tuple[Celery, dict[str, Task]]:
     @app.task(name="shop.in_context", **{**safe, "base": InContext}, **keyed)
     def in_context(self, word):
         return outside.act(self.operation.idempotency_key, word)
+
+    @app.task(name="shop.waved_away", tools=[], throws=(Ignore, Reject), **safe)
+    def waved_away(self, word, how):
+        outside.see(word)
+        raise Ignore(word) if how == "ignore" else Reject(word, requeue=True)
 
     @app.task(name="shop.hooked", tools=[], **{**safe, "base": Hooked})
     def hooked(self, x, word):

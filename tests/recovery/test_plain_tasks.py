@@ -20,7 +20,7 @@ from celery.exceptions import TaskRevokedError
 from celery.schedules import schedule
 from sqlalchemy import RowMapping
 
-from agent_tasks import AgentTask, AgentTasksError, DedupeConflict, OutsideRun
+from agent_tasks import AgentTask, AgentTasksError, DedupeConflict, OutsideRun, RunFailed
 from agent_tasks.boundary import Point
 from agent_tasks.integration import AppState
 from agent_tasks.integrations.django.task import AgentTask as DjangosAgentTask
@@ -186,6 +186,16 @@ def test_what_a_hook_raises_before_the_body_is_the_end_of_the_run(place: Place, 
     wait_until(lambda: place.rests(closed.id), "nobody rings for a stored failure", LIMIT)
     assert place.row(closed.id)["status"] == RunStatus.FAILED
     assert place.outside.happened(f"closed-{word}") == 0
+
+
+@row("`raise Ignore`, `raise Reject`")
+@pytest.mark.parametrize("how", ["ignore", "reject"])
+def test_a_body_that_waves_its_message_away_fails(place: Place, word: str, how: str) -> None:
+    called = place.waved_away.delay(word, how)
+    with pytest.raises(RunFailed, match=rf"failed: celery\.exceptions\.{how.title()}: .*{word}"):
+        called.get(timeout=LIMIT)
+    wait_until(lambda: place.rests(called.id), "nobody rings for a stored failure", LIMIT)
+    assert len(place.outside.seen(word)) == 1
 
 
 @row("`dedupe_on`, `task_id`")

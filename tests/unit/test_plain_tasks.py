@@ -10,7 +10,7 @@ import celery
 import pytest
 from celery import Celery
 from celery.app.trace import build_tracer
-from celery.exceptions import MaxRetriesExceededError, Retry
+from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
 from kombu.utils import json
 
 from agent_tasks import (
@@ -20,6 +20,7 @@ from agent_tasks import (
     DedupeConflict,
     NotHappened,
     OutsideRun,
+    RunFailed,
     RunHandle,
     RunUnfinished,
     UnguardedTool,
@@ -353,6 +354,27 @@ def test_what_is_raised_before_the_body_ends_the_run_and_no_more_than_that(shop:
     assert shop.row(closed.id)["status"] == RunStatus.FAILED
     assert shop.operations(closed.id) == []
     assert base.seen == [(opened.id, ["o-1"], {}), (closed.id, ["closed"], {})]
+
+
+@pytest.mark.parametrize(
+    "said", [Ignore("no"), Reject("no", requeue=True), Retry("no")], ids=lambda e: type(e).__name__
+)
+@pytest.mark.parametrize("listed", [True, False])
+def test_what_celery_takes_for_a_word_about_the_message_is_a_failure_of_the_run(
+    shop: Shop, said: Exception, listed: bool
+) -> None:
+    def pay() -> None:
+        raise said
+
+    pay = shop.task(pay, tools=[], throws=(type(said),) if listed else ())
+    called = pay.delay()
+    for _ in range(2):
+        trace_doorbell(pay, called.id)
+        with pytest.raises(RunFailed, match=rf"failed: celery\.exceptions\.{type(said).__name__}: "):
+            called.get(timeout=0)
+    with pytest.raises(RunFailed):
+        pay.apply().get()
+    assert shop.row(called.id)["due_at"] is None
 
 
 def test_an_eager_call_has_an_id_that_a_real_one_may_have(shop: Shop) -> None:
