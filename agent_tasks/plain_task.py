@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
+from math import isnan
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from celery.app.task import Context
@@ -329,7 +330,9 @@ class AgentTask(LedgerTask):
             super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
         if request.called_directly:
             raise_with_context(exc or Retry("Task can be retried", None))
-        self._check_retry(args, kwargs, throw, options)
+        if isinstance(exc, type) and issubclass(exc, Exception):
+            exc = exc()  # as raise does
+        self._check_retry(args, kwargs, exc, throw, options)
         if max_retries is not None:
             self.override_max_retries = max_retries  # read by Celery's wrapper for autoretry_for
         most = self.max_retries if max_retries is None else max_retries
@@ -344,12 +347,15 @@ class AgentTask(LedgerTask):
         default = self.default_retry_delay if countdown is None else countdown
         when: float | datetime = default if eta is None else eta
         try:
-            pause = min(max(0.0, seconds_until(self.app, when)), LONGEST_SECONDS)
+            seconds = seconds_until(self.app, when)
+            pause = min(max(0.0, seconds), LONGEST_SECONDS) if not isnan(seconds) else None
         except (TypeError, ValueError, AttributeError, OverflowError):
+            pause = None
+        if pause is None:
             raise AgentTasksError(
                 f"run {request.id!r}: task {self.name!r} cannot be retried at {when!r}: countdown= must be a number of "
                 "seconds, eta= a date and time."
-            ) from None
+            )
         later = _RetryLater(exc or _raised_now(), when, pause)
         Progress.of(request).retry = later
         raise later
@@ -368,11 +374,18 @@ class AgentTask(LedgerTask):
         )
 
     def _check_retry(
-        self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, throw: bool, options: dict[str, Any]
+        self,
+        args: Sequence[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+        exc: object,
+        throw: bool,
+        options: dict[str, Any],
     ) -> None:
         request, wrong = self.request, ""
         if (args is not None and list(args) != list(request.args)) or (kwargs is not None and kwargs != request.kwargs):
             wrong = "with other arguments, which is another run: call .delay(…) for it"
+        elif exc is not None and not isinstance(exc, Exception):
+            wrong = f"with an exc= of {type(exc).__name__}: it must be an exception, or a class of one"
         elif not throw:
             wrong = "with throw=False: the body would go on after it had given its run back"
         elif options:

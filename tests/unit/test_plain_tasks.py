@@ -763,6 +763,9 @@ def test_a_retry_makes_the_refused_call_of_a_tool_again_and_no_other(shop: Shop)
         ({"args": ("other",)}, "with other arguments, which is another run"),
         ({"throw": False}, "with throw=False"),
         ({"queue": "slow"}, "with queue=: it goes to the same queue"),
+        ({"exc": "reset"}, "with an exc= of str: it must be an exception, or a class of one"),
+        ({"exc": KeyboardInterrupt()}, "with an exc= of KeyboardInterrupt"),
+        ({"countdown": float("nan")}, "cannot be retried at nan: countdown= must be a number of seconds"),
     ],
 )
 def test_what_a_retry_cannot_do_is_refused(shop: Shop, asked: Any, said: str) -> None:
@@ -772,6 +775,17 @@ def test_what_a_retry_cannot_do_is_refused(shop: Shop, asked: Any, said: str) ->
     pay = shop.task(pay, bind=True, effect="read")
     with pytest.raises(AgentTasksError, match=said):
         pay.apply(("o-1",)).get()
+
+
+def test_a_retry_takes_a_class_of_exceptions_as_raise_does(shop: Shop) -> None:
+    def pay(self: Any) -> None:
+        self.retry(exc=LookupError, countdown=0, max_retries=1)
+
+    pay = shop.task(pay, bind=True, effect="read")
+    called = pay.delay()
+    trace_doorbell(pay, called.id)
+    assert (called.state, type(called.result)) == ("RETRY", LookupError)
+    assert shop.finish(pay, called.id)["status"] == RunStatus.FAILED
 
 
 def test_a_retry_outside_of_a_worker_raises_what_it_was_given(shop: Shop) -> None:
