@@ -22,13 +22,14 @@ from agent_tasks.lines import NEXT_STEP
 from agent_tasks.next_calls import NEXT_CALLS, noted, plan_next
 from agent_tasks.next_waits import noted_wait, reason_to_sleep
 from agent_tasks.operations import text_of
-from agent_tasks.outcomes import Done, Fail, Next, Outcome, error_line
+from agent_tasks.outcomes import MAX_REASON, Done, Fail, Next, Outcome, error_line
 from agent_tasks.refusals import refused_end
 from agent_tasks.retries import Retry, ended_on
 from agent_tasks.runs import Owner, is_cancelled
 from agent_tasks.schema import CALLS_PROTOCOL, PLAIN_PROTOCOL, WAITS_PROTOCOL
 from agent_tasks.states import FINISHED, Question, RunStatus
 from agent_tasks.suspensions import Ask, Cancelled, FallBack, Lost, Wait, about, log_attention
+from agent_tasks.texts import storable
 from agent_tasks.waits import GIVEN, NEXT_WAIT, NotYet
 from checkpoint.errors import CheckpointError, UnstorableValue
 
@@ -165,6 +166,10 @@ class Ending:
             if isinstance(outcome, Fail):
                 raise
             return self._refused(attempt, error, str(error))
+        except UnstorableValue as error:  # of whatever else the commit encodes: it would be refused again, for ever
+            if isinstance(outcome, Fail):
+                raise
+            return self._refused(attempt, error, str(error))
         except CheckpointError as error:  # what it would follow was damaged meanwhile; the next attempt looks at it
             pause = runtime.settings.backoff_seconds(attempt.number)
             attempt.doomed = Wait(f"since its checkpoint could not be saved: {error}", seconds=pause)
@@ -203,7 +208,7 @@ class Ending:
     def _refused(self, attempt: Attempt, error: Exception, said: str) -> GoesOn | None:
         """End the run as failed whose step ended in something that cannot be written; nothing of it was."""
         attempt.raised = error
-        attempt.failure = {"type": type(error).__name__, "text": said, "traceback": ""}
+        attempt.failure = {"type": type(error).__name__, "text": storable(said), "traceback": ""}
         return self._commit(attempt, Fail(said))
 
     def _wait(self, connection: Connection, attempt: Attempt, outcome: Retry | NotYet) -> RunStatus:
@@ -378,4 +383,4 @@ class Ending:
 
 
 def _error_of(attempt: Attempt, outcome: Fail) -> dict[str, Any]:
-    return attempt.failure or {"type": "fail", "text": outcome.reason, "traceback": ""}
+    return attempt.failure or {"type": "fail", "text": storable(outcome.reason[:MAX_REASON]), "traceback": ""}

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from agent_tasks.waits import Check
 
 
+#: Most characters of the reason of a ``fail(…)`` that are kept: every database stores as many, in one packet.
+MAX_REASON = 64 * 1024
+
+
 @dataclass(frozen=True)
 class Done:
     """The run succeeded."""
@@ -76,7 +80,8 @@ def fail(reason: str) -> Fail:
     """End the run as failed.
 
     Args:
-        reason: said by ``run.get()`` in its ``RunFailed``.
+        reason: said by ``run.get()`` in its ``RunFailed``. What no database stores of it, NUL and half a surrogate pair, is
+            written out, and what is beyond 65,536 characters is left out.
 
     Raises:
         BadOutcome: the reason is no text.
@@ -87,7 +92,7 @@ def fail(reason: str) -> Fail:
     """
     if not isinstance(reason, str):
         raise BadOutcome(f"fail(…) takes the reason as a text, got {reason!r}: write fail(str(…)) if that says it.")
-    return Fail(reason)
+    return Fail(str.__str__(reason))  # a text, whatever class of texts it had
 
 
 def calls(

@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm.exc import DetachedInstanceError
 
-from agent_tasks import Agent, Coalesce, NotKept, NotWritable, RunFailed, done, tool
+from agent_tasks import Agent, Coalesce, NotKept, NotWritable, RunFailed, done, fail, tool
 from agent_tasks.cleaning import clean_up
 from agent_tasks.config import Settings
 from agent_tasks.errors import ConfigurationError, UnguardedTool
+from agent_tasks.outcomes import MAX_REASON
 from agent_tasks.states import RunStatus
 from agent_tasks.testing import check_invariants
 from tests.one_process import OneProcess
@@ -226,6 +227,34 @@ def test_progress_that_is_refused_is_told_to_the_body(on_postgresql: OneProcess)
     pay, _ = paying(body)
     assert here.run(here.agent(pay, act=lambda _state: done(pay()))).get(timeout=0) == "paid"
     assert "was not saved, so what was saved before stays" in said[0]
+
+
+class Text(str):
+    """A text of somebody's own class, which has no stored form."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("reason", "kept"),
+    [
+        ("no file b\udcff.txt", r"no file b\udcff.txt"),
+        ("no\0thing", r"no\x00thing"),
+        (Text("no"), "no"),
+        ("n" * 10_000_000, "n" * MAX_REASON),
+    ],
+    ids=["surrogate", "nul", "class", "long"],
+)
+def test_a_reason_that_no_database_holds_fails_the_run_all_the_same(here: OneProcess, reason: str, kept: str) -> None:
+    def send(_state: Any) -> Any:
+        here.requests.append("send")
+        return fail(reason)
+
+    run = here.run(here.agent(send=send))
+    assert here.requests == ["send"]
+    with pytest.raises(RunFailed) as failed:
+        run.get(timeout=0)
+    assert str(failed.value) == f"run 'run-1' failed: {kept}"
 
 
 # -- what does something else when it is encoded ------------------------------------------------------------------------------
