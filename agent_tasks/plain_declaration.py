@@ -6,18 +6,25 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from celery.utils.imports import symbol_by_name
+
 from agent_tasks.declarations import Guard, checked, effect_of, refuse_lazy, refuse_unsent
 from agent_tasks.enqueue import check_id
-from agent_tasks.errors import UnguardedTool, did_you_mean
+from agent_tasks.errors import ConfigurationError, UnguardedTool, did_you_mean
 from agent_tasks.limits import LIMITS, check_limits, check_rate
 from agent_tasks.options import GUARDS, OF_PLAIN_TASKS, check_task_options
 from agent_tasks.retries import OPTIONS, refuse_near_misses, whole_number
+from agent_tasks.task import AgentRequest, LedgerTask
 from agent_tasks.tools import tools_of
 
 if TYPE_CHECKING:
     from celery import Task
 
     from agent_tasks.tools import Tool
+
+
+#: How doorbells are handled, which is the task's own whatever its user or his settings say.
+_OF_MESSAGES = ("acks_late", "reject_on_worker_lost", "retry_on_worker_lost", "Strategy")
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,8 @@ class PlainDeclaration:
             ConfigurationError: an option is misspelt, or of no use, or allows retries without an end.
         """
         _check_options(task)
+        if not observed:
+            _check_message_options(task)
         _check_kind(task, may_be_neither=observed)
         signature, subject = _signature_of(task), _subject(task)
         dedupe_on = _dedupe_on(task, signature)
@@ -92,6 +101,28 @@ def _check_options(task: type[Task]) -> None:
     check_limits(subject, {name: getattr(task, name) for name in LIMITS})
     check_rate("task_default_rate_limit", task._get_app().conf.task_default_rate_limit)
     check_rate(f"rate_limit= of {subject}", task.rate_limit)
+
+
+def _check_message_options(task: type[Task]) -> None:
+    """Refuse another handling of messages: a killed child would be stored as the failure of a run that goes on."""
+    for name in _OF_MESSAGES:
+        given, ours = getattr(task, name), getattr(LedgerTask, name)
+        if given != ours:
+            raise ConfigurationError(
+                f"{_subject(task)} cannot have {name}={given!r}: its runs go on when a process dies, which rests on {ours!r}. "
+                "Leave it out, in task_annotations, too."
+            )
+    try:
+        request = symbol_by_name(task.Request)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"{_subject(task)} has Request={task.Request!r}, which cannot be loaded: {error}"
+        ) from error
+    if not (isinstance(request, type) and issubclass(request, AgentRequest)):
+        raise ConfigurationError(
+            f"{_subject(task)} cannot have Request={task.Request!r}: derive it from agent_tasks.task.AgentRequest, which knows "
+            "that a doorbell's end is not its run's."
+        )
 
 
 def _said_of_self(task: type[Task]) -> str:

@@ -39,6 +39,7 @@ from agent_tasks.messages import read_message
 from agent_tasks.retention import Deletion
 from agent_tasks.states import FINISHED, OperationStatus, RunStatus
 from agent_tasks.sweeper import Sweeper
+from agent_tasks.task import AgentRequest
 from agent_tasks.testing import check_invariants
 from checkpoint import codec
 from tests.one_process import OneProcess, bound
@@ -199,6 +200,38 @@ def test_time_limits_that_no_worker_can_count_by_are_refused(app: Celery, name: 
 
     with pytest.raises(ConfigurationError, match=f"^{name}= of task 'pay' must be a number of seconds from 0 to"):
         app.task(base=AgentTask, name="pay", lazy=False, shared=False, **{name: limit}, **KEYED)(pay)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"acks_late": False}, "cannot have acks_late=False: its runs go on when a process dies, which rests on True"),
+        ({"reject_on_worker_lost": False}, "cannot have reject_on_worker_lost=False"),
+        ({"Strategy": "celery.worker.strategy:default"}, "cannot have Strategy='celery.worker.strategy:default'"),
+        ({"Request": "celery.worker.request:Request"}, "derive it from agent_tasks.task.AgentRequest"),
+        ({"Request": "celery.worker.request:Reqest"}, "which cannot be loaded: "),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("annotated", [True, False])
+def test_another_handling_of_messages_is_refused(
+    app: Celery, option: dict[str, Any], said: str, annotated: bool
+) -> None:
+    app.conf.task_annotations = {"*": option} if annotated else None
+    options = {} if annotated else option
+    with pytest.raises(ConfigurationError, match=rf"task 'pay' .*{said}"):
+        _ = app.task(base=AgentTask, name="pay", tools=[], shared=False, **options)(listed).job
+
+
+def listed(items: str) -> list[str]:
+    return [*items]
+
+
+def test_a_request_of_the_users_own_may_know_more(app: Celery) -> None:
+    class Logged(AgentRequest):
+        """It writes down what came in."""
+
+    assert app.task(base=AgentTask, name="pay", tools=[], shared=False, Request=Logged)(listed).job
 
 
 def test_retries_without_an_end_are_refused(app: Celery) -> None:
