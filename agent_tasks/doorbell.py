@@ -138,6 +138,7 @@ class CeleryBell:
                 task_id=task_id,
                 producer=producer,
                 queue=ring.queue,
+                **self._way_to(ring.queue),
                 ignore_result=True,
                 add_to_parent=False,
                 expires=None,
@@ -146,6 +147,16 @@ class CeleryBell:
                 retry_policy=retry,
                 **({"priority": ring.priority} if ring.priority else {}),
             )
+
+    def _way_to(self, queue: str) -> dict[str, Any]:
+        """Return how to send to a queue by its name, and as the app encodes messages, whatever the task or its route says.
+
+        Celery takes ``exchange=`` and ``routing_key=`` of both beside the queue, and sends elsewhere.
+        """
+        bound = self.app.amqp.queues[queue]
+        if bound.exchange.type == "direct":
+            return {"exchange": "", "routing_key": queue, "serializer": None}
+        return {"exchange": bound.exchange.name, "routing_key": bound.routing_key, "serializer": None}
 
     def depth(self, queue: str) -> int | None:
         """See :class:`Bell`."""

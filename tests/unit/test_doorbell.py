@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from kombu import Exchange, Queue
 
 from agent_tasks import Agent, done
 from agent_tasks.boundary import Boundary, Point
@@ -137,6 +138,38 @@ def test_a_run_keeps_the_queue_that_was_written_into_it(queue: str, bell: Celery
 
 
 # -- counting -----------------------------------------------------------------------------------------------------------
+
+
+ELSEWHERE = {"exchange": "media", "routing_key": "media.pay"}
+
+
+def test_a_route_by_an_exchange_sends_no_doorbell_where_nobody_listens(bell: CeleryBell, queue: str) -> None:
+    bell.app.conf.update(task_routes={"order.pay": ELSEWHERE}, task_default_queue=queue)
+    bell.ring(Ring("run-1", 3, "order", "pay", bell.queue_for("order.pay")))
+    assert len(heard(bell, queue)) == 1
+
+
+@pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning")
+@pytest.mark.parametrize("option", [ELSEWHERE, {"serializer": "pickle"}], ids=["exchange", "serializer"])
+def test_options_of_a_step_about_its_messages_lose_no_doorbell(
+    bell: CeleryBell, queue: str, option: dict[str, Any]
+) -> None:
+    Agent("order", app=bell.app).step(name="pay", **option)(lambda _state: done())
+    bell.ring(Ring("run-1", 3, "order", "pay", queue))
+    (message,) = heard(bell, queue)
+    assert message.content_type == "application/json"
+
+
+def test_a_doorbell_comes_to_a_queue_by_whatever_exchange_it_is_bound(queue: str) -> None:
+    app = Celery("topics", broker="memory://", set_as_current=False)
+    bound = Queue(queue, Exchange(f"topics-{queue}", type="topic"), routing_key="pay.#")
+    app.conf.update(task_queues=[bound], task_routes={"order.pay": {"queue": queue, "routing_key": "pay.cards"}})
+    bell = CeleryBell(app, Boundary(), SETTINGS)
+    with app.connection_for_write() as connection:
+        bound(connection.default_channel).declare()
+    bell.ring(Ring("run-1", 3, "order", "pay", queue))
+    assert bell.depth(queue) == 1
+    close(app)
 
 
 def test_a_queue_that_is_not_there_holds_no_message(bell: CeleryBell, queue: str) -> None:
