@@ -84,7 +84,7 @@ class Tool(Generic[P, R]):
         """The part of the declaration that the recovery decision table reads."""
         return Promise(self.guard.effect, self.probe_body is not None, self.guard.timeout is not None)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the tool: its result, from the body or, after it succeeded once, from the ledger.
 
         Raises:
@@ -110,7 +110,7 @@ class Tool(Generic[P, R]):
             f"is recorded. Call it in a step, or write {self.name}.unguarded(…) to do it without any promise."
         )
 
-    def aio(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Any]:
+    def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Any]:
         """Call a tool that is a plain function, in an async step: ``await charge.aio(order)``; its body runs in a thread.
 
         For an async tool it is the call itself.
@@ -131,7 +131,7 @@ class Tool(Generic[P, R]):
         check_loop(attempt, self, f"{self._word}.aio(…)")
         return awaited(attempt, self, self.bind_arguments(args, kwargs))
 
-    def unguarded(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def unguarded(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the body outside any run, with no record and no promise.
 
         Raises:
@@ -141,7 +141,7 @@ class Tool(Generic[P, R]):
             raise OutsideRun(f"{self.subject} is declared with bind=True and needs an operation; call it in a step.")
         return self.body(*args, **kwargs)
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call:
         """Make a call that has not happened, for ``run_calls([…])`` and ``return calls([…], then=…)``.
 
         Its arguments are looked at now, as those of a real call.

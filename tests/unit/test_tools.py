@@ -331,6 +331,16 @@ def test_a_body_gets_its_recorded_arguments_as_they_were_passed() -> None:
     assert charge.run(None, recorded) == ("card-1", 100, ("a",), "EUR", {"tip": 5})  # type: ignore[arg-type]
 
 
+def test_a_field_may_have_any_name(here: OneProcess) -> None:
+    @tool(effect="read", bind=False)
+    def look(**fields: int) -> dict[str, int]:
+        return fields
+
+    fields = {"self": 1, "args": 2, "kwargs": 3, "operation": 4, "attempt": 5}
+    assert look(**fields) == look.unguarded(**fields) == look.call(**fields).arguments["fields"] == fields
+    assert here.run(here.agent(look, send=lambda _state: done(look(**fields)))).get(timeout=0) == fields
+
+
 def test_arguments_that_do_not_fit_are_a_type_error_before_anything_is_recorded(here: OneProcess) -> None:
     @tool(effect="manual", timeout=SECONDS)
     def mail(to: str) -> None:
