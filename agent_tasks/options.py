@@ -82,6 +82,7 @@ _NOT_OF_STEPS = {
         _OF_APP_TASK - {"name", "retry_kwargs"}, "It belongs to app.task(…): a step is a plain function of the state."
     ),
     "retries": "Write max_retries=….",
+    "before_start": "It would be called for each doorbell, and what it raises would begin the step again for ever: begin its body with it.",
 }  # fmt: skip
 
 #: And no plain task. Its options may be a user's own attributes, so these are few.
@@ -95,7 +96,7 @@ _NOT_OF_TASKS = {
     "retries": "Write max_retries=….",
 }  # fmt: skip
 
-_OF_STEPS = OF_CELERY | set(RETRIES) | {"start", "name"}
+_OF_STEPS = (OF_CELERY | set(RETRIES) | {"start", "name"}) - {"before_start"}
 _OF_TASKS = OF_CELERY | set(RETRIES) | _OF_APP_TASK | set(OF_PLAIN_TASKS)
 
 

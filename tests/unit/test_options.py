@@ -58,6 +58,7 @@ def paying(app: Celery, base: type[Any] = AgentTask, **options: Any) -> Any:
         ("dedupe_key", r"It belongs to the call: enqueue\(…, dedupe_key=…\)\.$"),
         ("dedupe_on", r".*; a run of an agent has enqueue\(…, dedupe_key=…\)\.$"),
         ("bind", r"It belongs to app\.task\(…\): a step is a plain function of the state\.$"),
+        ("before_start", r"It would be called for each doorbell, .*: begin its body with it\.$"),
         ("foo", r"It has those about retries, such as max_retries=, and those of Celery's tasks, such as queue="),
         ("run", r"It has those about retries"),
         ("agent", r"It has those about retries"),
