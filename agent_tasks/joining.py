@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -71,9 +72,20 @@ def join(given: object, runtime: Runtime, name: str = "connection") -> CallersTr
 
 def is_database(value: object) -> bool:
     """Tell whether this is a connection to a database, and none to a broker."""
-    from sqlalchemy.orm import Session, scoped_session
+    return (
+        isinstance(value, (Connection, Engine, *_of_orm("Session"), *_of_orm("scoped_session")))
+        or _is_async(value)
+        or is_djangos(value)
+    )
 
-    return isinstance(value, (Connection, Engine, Session, scoped_session)) or _is_async(value) or is_djangos(value)
+
+def _of_orm(name: str) -> tuple[type[Any], ...]:
+    """Return a class of SQLAlchemy's ORM, if it was imported: nobody has an object of it otherwise.
+
+    Nothing is imported here: while the ORM is, all statements of other threads may fail by what there is of it so far.
+    """
+    found = getattr(sys.modules.get("sqlalchemy.orm"), name, None)
+    return () if found is None else (found,)
 
 
 def is_djangos(value: object) -> bool:
@@ -86,18 +98,17 @@ def _is_async(value: object) -> bool:
 
 
 def _connection_of(given: object, name: str) -> Connection:
-    from sqlalchemy.orm import Session, scoped_session  # which only who passes one has paid for already
-
-    if isinstance(given, scoped_session):
+    if isinstance(given, _of_orm("scoped_session")):
         given = given()
-    if isinstance(given, Session):
+    if isinstance(given, _of_orm("Session")):
         try:
-            return given.connection()
+            connection: Connection = given.connection()
         except SQLAlchemyError as error:
             raise TransactionUnusable(
                 f"the Session given as {name}= has no connection that a run can be written on: {error}. Roll it back if a "
                 "flush failed; if it is bound to several databases, pass session.connection(bind_arguments=…)."
             ) from error
+        return connection
     if isinstance(given, Connection):
         return given
     hint = ""

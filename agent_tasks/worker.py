@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import nullcontext
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps, signals
@@ -123,6 +124,9 @@ class AgentWorkerStep(bootsteps.StartStopStep):
             ConfigurationError: the settings cannot keep the promise, or the ledger was never migrated; the worker does
                 not start.
         """
+        # Before any thread works with the ledger: statements of others fail by a part of SQLAlchemy's ORM, while a result backend
+        # or a body imports the rest of it.
+        import_module("sqlalchemy.orm")
         settings = Settings.of(worker.app)
         for agent in AppState.of(worker.app).agents.values():
             agent.check_ready()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from celery import Celery
 from agent_tasks import Agent, done
 from agent_tasks.integration import AppState
 from agent_tasks.migrate import upgrade
+
+ROOT = Path(__file__).parents[2]
 
 
 def made(url: str) -> Celery:
@@ -38,3 +42,31 @@ def test_an_app_that_nobody_needs_any_more_goes_away_with_its_agents_and_connect
     gc.collect()
 
     assert [reference() for reference in gone] == [None] * len(gone)
+
+
+CALLS = """
+import sys
+from celery import Celery
+from agent_tasks import Agent, AgentTask, done
+
+app = Celery("calls", broker="memory://")
+app.conf.agent_database_url = sys.argv[1]
+agent = Agent("order", app=app)
+agent.step(lambda state: done(), name="pay", start=True)
+
+
+@app.task(base=AgentTask, tools=[])
+def pay():
+    pass
+
+
+agent.enqueue()
+pay.delay()
+print([name for name in sys.modules if name.startswith("sqlalchemy.orm")])
+"""
+
+
+def test_a_call_does_not_import_the_orm_beside_the_statements_of_other_threads(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CALLS, f"sqlite:///{tmp_path / 'agent.db'}"]
+    called = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
+    assert (called.stdout, called.stderr) == ("[]\n", "")
