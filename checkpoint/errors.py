@@ -121,6 +121,27 @@ class CheckpointCorrupted(CheckpointError):
         return f"checkpoint (line {self.line}, seq {self.seq}) of run {self.run_id!r} is corrupted: {self.reason}"
 
 
+class CheckpointUnhealthy(CheckpointError):
+    """A checkpoint is whole, and the caller's health check speaks against it.
+
+    Args:
+        run_id: The run.
+        line: The line of the checkpoint.
+        seq: Its seq.
+        reason: What the check says.
+    """
+
+    def __init__(self, run_id: str, line: int, seq: int, reason: str) -> None:
+        super().__init__(run_id, line, seq, reason)
+        self.run_id = run_id
+        self.line = line
+        self.seq = seq
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"checkpoint (line {self.line}, seq {self.seq}) of run {self.run_id!r} must not be used: {self.reason}"
+
+
 class CheckpointNotFound(CheckpointError):
     """No such checkpoint.
 
@@ -173,3 +194,37 @@ class UnsuitableServer(CheckpointError):
 
     def __str__(self) -> str:
         return f"this database server will not do: {self.reason}"
+
+
+class UnsuitableStore(CheckpointError):
+    """A store that cannot keep what it promises where it is used.
+
+    Args:
+        store: The store, as its URL.
+        reason: What is wrong there and what to use instead.
+    """
+
+    def __init__(self, store: str, reason: str) -> None:
+        super().__init__(store, reason)
+        self.store = store
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.store} cannot be used here: {self.reason}"
+
+
+class StoreUnavailable(CheckpointError):
+    """The disk or the folder of a store refused what was asked, such as a full disk or a missing right.
+
+    Args:
+        store: The store, as its URL.
+        reason: What was refused, and whether anything was written.
+    """
+
+    def __init__(self, store: str, reason: str) -> None:
+        super().__init__(store, reason)
+        self.store = store
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.store}: {self.reason}"

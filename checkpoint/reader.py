@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, bindparam, false, or_, select
 
 from checkpoint.ancestry import load_ancestry
 from checkpoint.cache import KnownRun, RunCache
-from checkpoint.chain import ROOT, link
 from checkpoint.envelope import unpack
 from checkpoint.errors import CheckpointCorrupted, CorruptedBytes
 from checkpoint.record import checksum, decode_head, decode_items, moment
-from checkpoint.segments import Segments, length_of, load_segments
+from checkpoint.segments import Segments, load_segments
 from checkpoint.state import CheckpointState
 from checkpoint.tip import Tip
+from checkpoint.verifying import Damage, Message, holds, verified
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sqlalchemy import BindParameter, ColumnElement, Connection, Label, Row, Select, Table
 
     from checkpoint.tables import Tables
-
-
-class Damage(Exception):
-    """What fails in a checkpoint; with the log and position of the first message that does, if it is one of them."""
-
-    def __init__(self, reason: str, place: tuple[int, int] | None = None) -> None:
-        super().__init__(reason, place)
-        self.reason = reason
-        self.place = place
 
 
 class Reader:
@@ -150,10 +143,12 @@ class Reader:
         )
         if checksum(bound) != row.checkpoint_checksum:
             raise Damage("its head does not match its checksum")
-        if any(_holds(segments, place) for place in bad_places):
+        if any(holds(segments, place) for place in bad_places):
             raise Damage("it shares a damaged message with a newer one")
         known = None if stored else self._cache.get(run_id)
-        items, chain = self._messages_of(connection, run_id, segments, row.checkpoint_chain, known)
+        items, chain = verified(
+            segments, row.checkpoint_chain, known, partial(self._tail, connection, run_id, segments)
+        )
         return head, segments, items, chain
 
     def unchanged(self, connection: Connection, run_id: str, segments: Segments, chain: list[bytes]) -> int:
@@ -169,45 +164,7 @@ class Reader:
             count += 1
         return count
 
-    def _messages_of(
-        self, connection: Connection | None, run_id: str, segments: Segments, last: bytes, known: KnownRun | None
-    ) -> tuple[list[bytes], list[bytes]]:
-        """Return the encoded messages that the segments hold and the chain over them, which ends with `last`."""
-        if known is not None and len(known.items) <= length_of(segments):
-            try:
-                return self._continue(connection, run_id, segments, (known.items, known.chain), last)
-            except Damage:
-                pass  # what is known may belong to another line
-        return self._continue(connection, run_id, segments, ([], [ROOT]), last)
-
-    def _continue(
-        self,
-        connection: Connection | None,
-        run_id: str,
-        segments: Segments,
-        known: tuple[list[bytes], list[bytes]],
-        last: bytes,
-    ) -> tuple[list[bytes], list[bytes]]:
-        items, chain = list(known[0]), list(known[1])
-        for row in self._tail(connection, run_id, segments, len(items)):
-            place = (row.log, row.position)
-            try:
-                item = unpack(row.payload)
-            except CorruptedBytes as error:
-                raise Damage(f"its message {row.position}: {error}", place) from error
-            chain.append(link(chain[-1], item))
-            if row.position != len(items) or chain[-1] != row.chain:
-                raise Damage(f"its message {row.position} does not match the chain", place)
-            items.append(item)
-        if len(items) != length_of(segments):
-            raise Damage(f"it has {len(items)} of its {length_of(segments)} messages")
-        if chain[-1] != last:
-            raise Damage("its messages do not match its chain")
-        return items, chain
-
-    def _tail(self, connection: Connection | None, run_id: str, segments: Segments, start: int) -> list[Row[Any]]:
-        if start == length_of(segments):
-            return []
+    def _tail(self, connection: Connection | None, run_id: str, segments: Segments, start: int) -> Iterator[Message]:
         if connection is None:
             raise Damage("its messages were not read")
         table = self._messages
@@ -216,7 +173,12 @@ class Reader:
             .where(table.c.run_id == run_id, self._within(segments, start))
             .order_by(table.c.position)
         )
-        return list(connection.execute(rows))
+        for row in connection.execute(rows).all():
+            try:
+                item = unpack(row.payload)
+            except CorruptedBytes as error:
+                raise Damage(f"its message {row.position}: {error}", (row.log, row.position)) from error
+            yield Message(row.log, row.position, row.chain, item)
 
     def _within(self, segments: Segments, start: int) -> ColumnElement[bool]:
         """Return the condition for the rows that the segments hold from `start` on."""
@@ -274,13 +236,3 @@ def tip_of(row: Row[Any]) -> Tip:
         reason = f"the row of its head: {error}; load(…, line=) still reads what is intact"
         raise CheckpointCorrupted(row.head_run_id, row.head_line, row.head_seq, reason) from error
     return Tip(row.head_line, row.head_seq, segments, row.head_chain, row.head_logs, ancestry)
-
-
-def _holds(segments: Segments, place: tuple[int, int]) -> bool:
-    log, position = place
-    start = 0
-    for segment in segments:
-        if segment.log == log and start <= position < segment.until:
-            return True
-        start = segment.until
-    return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -14,12 +13,14 @@ from checkpoint.ancestry import line_of
 from checkpoint.cache import RunCache
 from checkpoint.columns import MYSQL
 from checkpoint.errors import CheckpointCorrupted, CheckpointNotFound, UnstorableValue
+from checkpoint.falling_back import newest_before, newest_usable
 from checkpoint.mysql import alone, is_mysql
-from checkpoint.reader import Damage, Reader, tip_of
+from checkpoint.reader import Reader, tip_of
 from checkpoint.record import encode_state, moment
 from checkpoint.snapshot import Snapshot
 from checkpoint.state import CheckpointState, CheckpointSummary, Position
 from checkpoint.tables import build_tables
+from checkpoint.verifying import Damage
 from checkpoint.writer import Append, Writer, append_parts
 
 if TYPE_CHECKING:
@@ -28,11 +29,10 @@ if TYPE_CHECKING:
     from sqlalchemy import CTE, Connection, Engine, FromClause, Row, Select
     from typing_extensions import Self
 
+    from checkpoint.falling_back import HealthCheck, Reading
     from checkpoint.record import Record
     from checkpoint.tables import Tables
     from checkpoint.tip import Tip
-
-_logger = logging.getLogger(__name__)
 
 _PAGE_ROWS = 200  # of a list of checkpoints; no connection is held while the caller looks at a page
 
@@ -122,26 +122,33 @@ class SqlStore:
             path = f"checkpoint (line {record.line}, seq {record.seq}) of run {record.run_id!r}"
             raise UnstorableValue(path, f"the database refuses {error.orig}") from error
 
-    def load_latest(self, run_id: str, connection: Connection | None = None) -> CheckpointState | None:
+    def load_latest(
+        self,
+        run_id: str,
+        connection: Connection | None = None,
+        *,
+        strict: bool = False,
+        health_check: HealthCheck | None = None,
+    ) -> CheckpointState | None:
         """Return the newest checkpoint of the head's ancestry that verifies, or None if the run has none.
 
         Args:
             run_id: The run.
             connection: Read in the caller's transaction.
+            strict: Raise what speaks against the head in place of looking for an older one.
+            health_check: Gets a state that verifies, and returns True or None if it may be used, else False or why not.
 
         Raises:
-            CheckpointCorrupted: It has checkpoints and not one verifies.
+            CheckpointCorrupted: It has checkpoints and not one verifies, or the head does not and `strict` is set.
+            CheckpointUnhealthy: The same of the health check.
             UnreadableValue: The newest that verifies needs code or a package that is missing here.
         """
         with self._snapshot(connection) as own:
             row = self._reader.head_row(own, run_id)
             if row is None:
                 return None
-            tip = tip_of(row)
-            try:
-                return self._head_state(own, row, tip)
-            except Damage as damage:
-                return self._fall_back(own, run_id, tip, damage)
+            read = self._reading(own, run_id, row)
+            return newest_usable(run_id, tip_of(row), read, strict=strict, health_check=health_check)
 
     def load(
         self, run_id: str, seq: int, line: int | None = None, connection: Connection | None = None
@@ -216,7 +223,7 @@ class SqlStore:
         """
         with self._snapshot(connection) as own:
             tip = self._reader.tip(own, run_id)
-            return None if tip is None else self._older(own, run_id, tip, seq)
+            return None if tip is None else newest_before(run_id, tip, seq, self._reading(own, run_id))
 
     def head(self, run_id: str, connection: Connection | None = None) -> Position | None:
         """Return where the run stands, or None if it has no checkpoint.
@@ -418,34 +425,18 @@ class SqlStore:
             raise CheckpointNotFound(run_id, seq, line, f"its head is at line {tip.line}, seq {tip.seq}")
         return row
 
-    def _fall_back(self, connection: Connection, run_id: str, tip: Tip, damage: Damage) -> CheckpointState:
-        newest = CheckpointCorrupted(run_id, tip.line, tip.seq, damage.reason)
-        state = self._older(connection, run_id, tip, tip.seq, {damage.place} if damage.place else set())
-        if state is None:
-            raise CheckpointCorrupted(run_id, tip.line, tip.seq, f"{damage.reason}, and no older one verifies")
-        _logger.warning("%s; fell back to (line %d, seq %d)", newest, state.line, state.seq)
-        return state
+    def _reading(self, connection: Connection, run_id: str, head: Row[Any] | None = None) -> Reading:
+        """Return what reads older checkpoints from the database, also where this process knows their messages."""
 
-    def _older(
-        self,
-        connection: Connection,
-        run_id: str,
-        tip: Tip,
-        before: int,
-        bad_places: set[tuple[int, int]] | None = None,
-    ) -> CheckpointState | None:
-        bad_places = bad_places or set()
-        for seq in range(min(before - 1, tip.seq), -1, -1):
-            line = line_of(tip.ancestry, seq)
-            row = None if line is None else self._reader.row(connection, run_id, line, seq)
+        def read(line: int, seq: int, bad_places: frozenset[tuple[int, int]]) -> CheckpointState:
+            if head is not None and (line, seq) == (head.head_line, head.head_seq):
+                return self._head_state(connection, head, tip_of(head))
+            row = self._reader.row(connection, run_id, line, seq)
             if row is None:
-                continue
-            try:
-                return self._reader.state(connection, row, frozenset(bad_places), stored=True)
-            except Damage as damage:
-                if damage.place:
-                    bad_places.add(damage.place)
-        return None
+                raise Damage("its row is missing")
+            return self._reader.state(connection, row, bad_places, stored=True)
+
+        return read
 
     @contextmanager
     def _transaction(self, connection: Connection | None, isolation: str = "READ COMMITTED") -> Iterator[Connection]:

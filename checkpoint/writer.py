@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ARRAY, bindparam, func, insert, select, true, update
 
-from checkpoint.ancestry import line_of, started
 from checkpoint.cache import KnownRun, RunCache
 from checkpoint.envelope import pack
-from checkpoint.errors import CheckpointConflict, CheckpointCorrupted
+from checkpoint.errors import CheckpointCorrupted
 from checkpoint.inserts import new_row, was_new
-from checkpoint.reader import Damage, Reader
-from checkpoint.segments import appended, branched, dump_segments, length_of
+from checkpoint.reader import Reader
+from checkpoint.segments import appended, dump_segments, length_of
+from checkpoint.succession import conflict, other_content, succeed
 from checkpoint.tip import Tip
+from checkpoint.verifying import Damage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from checkpoint.record import Record
     from checkpoint.segments import Segments
+    from checkpoint.succession import Succession
     from checkpoint.tables import Tables
 
 _ATTEMPTS = 5  # a head that moves between a read and its write is read again; each time somebody else got on
@@ -79,13 +81,12 @@ class Writer:
             if tip is not None and (record.line, record.seq) == (tip.line, tip.seq):
                 self._refuse_other_content(connection, record)
                 return
-            parent = self._parent(connection, record, tip)
-            moved, written_from = self._next_tip(connection, record, tip, parent)
-            if self._write(connection, record, tip, moved, None if parent is None else parent.line, written_from):
-                self._cache.put(record.run_id, KnownRun(moved, record.items, record.chain))
+            succession = succeed(record, tip, _History(self._reader, connection, record.run_id))
+            if self._write(connection, record, tip, succession):
+                self._cache.put(record.run_id, KnownRun(succession.moved, record.items, record.chain))
                 return
             tip = self._reader.tip(connection, record.run_id)
-        raise _conflict(record, f"its head moved {_ATTEMPTS} times meanwhile; load it and go on from there")
+        raise conflict(record, f"its head moved {_ATTEMPTS} times meanwhile; load it and go on from there")
 
     def plan(self, record: Record) -> Append | None:
         """Return how a record follows the head that this process saw last, or None if that needs a look at the database."""
@@ -120,66 +121,17 @@ class Writer:
         record = append.record
         self._cache.put(record.run_id, KnownRun(append.tip, record.items, record.chain))
 
-    def _parent(self, connection: Connection, record: Record, tip: Tip | None) -> Tip | None:
-        """Return the checkpoint that the record follows; None for an input."""
-        if tip is None:
-            if record.seq:
-                raise _conflict(record, "the run has no checkpoint; save seq 0 first")
-            return None
-        if record.line == tip.line and record.seq == tip.seq + 1:
-            return tip
-        if record.line <= tip.line or record.seq > tip.seq + 1:
-            where = f"the head is at line {tip.line}, seq {tip.seq}"
-            raise _conflict(record, f"{where}; load it and go on from there, or start line {tip.line + 1}")
-        if record.seq == 0:
-            return None
-        line = line_of(tip.ancestry, record.seq - 1)
-        row = None if line is None else self._reader.row(connection, record.run_id, line, record.seq - 1)
-        if row is None:
-            raise _conflict(record, f"seq {record.seq - 1}, which it would follow, is not in the head's ancestry")
-        try:  # a line that stands on damage could not be read again
-            _, segments, _, chain = self._reader.verify(connection, row, stored=True)
-        except Damage as damage:
-            raise CheckpointCorrupted(record.run_id, row.checkpoint_line, row.checkpoint_seq, damage.reason) from damage
-        return replace(tip, line=row.checkpoint_line, seq=row.checkpoint_seq, segments=segments, chain=chain[-1])
-
-    def _next_tip(self, connection: Connection, record: Record, tip: Tip | None, parent: Tip | None) -> tuple[Tip, int]:
-        """Return the head after this save, and the position from which messages are written."""
-        length = len(record.items)
-        segments: Segments = () if parent is None else parent.segments
-        before = unchanged = length_of(segments)
-        if parent is not None and (before > length or record.chain[before] != parent.chain):
-            unchanged = self._reader.unchanged(connection, record.run_id, segments, record.chain)
-        logs = 0 if tip is None else tip.logs
-        if parent is not None and record.line == parent.line and unchanged == before:
-            segments, written_from = appended(segments, length), before
-        else:
-            segments, written_from = branched(segments, unchanged, length, log=logs)
-            logs += 1
-        if tip is not None and record.line == tip.line:
-            ancestry = tip.ancestry
-        else:
-            ancestry = started(() if tip is None else tip.ancestry, record.line, record.seq)
-        return Tip(record.line, record.seq, segments, record.chain[-1], logs, ancestry), written_from
-
     def _refuse_other_content(self, connection: Connection, record: Record) -> None:
         row = self._reader.row(connection, record.run_id, record.line, record.seq)
         if row is not None:
             parent_line, segments = row.checkpoint_parent_line, row.checkpoint_segments
             if record.checksum(parent_line, segments, row.checkpoint_created_at) == row.checkpoint_checksum:
                 return
-        raise _conflict(record, "it is saved already with other content; load it, or save yours on a new line")
+        raise other_content(record)
 
-    def _write(
-        self,
-        connection: Connection,
-        record: Record,
-        tip: Tip | None,
-        moved: Tip,
-        parent_line: int | None,
-        written_from: int,
-    ) -> bool:
+    def _write(self, connection: Connection, record: Record, tip: Tip | None, succession: Succession) -> bool:
         """Write the record if the head is still at `tip`; return whether it was."""
+        moved, parent_line, written_from = succession.moved, succession.parent_line, succession.written_from
         statement = self._start if tip is None else self._move
         if self._at_once:
             return bool(connection.scalar(statement, self._values(record, tip, moved, parent_line, written_from)))
@@ -210,6 +162,28 @@ class Writer:
         positions, chains, payloads = _added(record, written_from)
         values.update(log=moved.segments[-1].log, positions=positions, chains=chains, payloads=payloads)
         return values
+
+
+@dataclass(frozen=True)
+class _History:
+    """What one run's rows say; see `checkpoint.succession.History`."""
+
+    reader: Reader
+    connection: Connection
+    run_id: str
+
+    def parent(self, line: int, seq: int) -> tuple[Segments, bytes] | None:
+        row = self.reader.row(self.connection, self.run_id, line, seq)
+        if row is None:
+            return None
+        try:
+            _, segments, _, chain = self.reader.verify(self.connection, row, stored=True)
+        except Damage as damage:
+            raise CheckpointCorrupted(self.run_id, row.checkpoint_line, row.checkpoint_seq, damage.reason) from damage
+        return segments, chain[-1]
+
+    def unchanged(self, segments: Segments, chain: list[bytes]) -> int:
+        return self.reader.unchanged(self.connection, self.run_id, segments, chain)
 
 
 @cache
@@ -319,7 +293,3 @@ def _checkpoint(record: Record, parent_line: int | None, moved: Tip) -> dict[str
         "head": pack(record.head),
         "checksum": record.checksum(parent_line, segments),
     }
-
-
-def _conflict(record: Record, reason: str) -> CheckpointConflict:
-    return CheckpointConflict(record.run_id, record.line, record.seq, reason)
