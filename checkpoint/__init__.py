@@ -16,6 +16,8 @@ from checkpoint.errors import (
     UnsuitableServer,
     UnsuitableStore,
 )
+from checkpoint.file import FileStore
+from checkpoint.memory import MemoryStore
 from checkpoint.opening import open_store
 from checkpoint.registry import registry
 from checkpoint.snapshot import Snapshot
@@ -36,6 +38,8 @@ __all__ = [
     "CheckpointSummary",
     "CheckpointUnhealthy",
     "CorruptedBytes",
+    "FileStore",
+    "MemoryStore",
     "Opaque",
     "Position",
     "RegistrationError",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
@@ -11,11 +12,15 @@ from sqlalchemy.exc import ArgumentError
 from checkpoint import mysql, postgresql
 from checkpoint.columns import MYSQL
 from checkpoint.errors import UnknownStore
+from checkpoint.file import FileStore
+from checkpoint.memory import MemoryStore
 from checkpoint.sql import SqlStore
 from checkpoint.sqlite import use_wal
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
+
+    from checkpoint.store import CheckpointStore
 
 #: How long a process waits for another one's write to an SQLite file, in seconds.
 BUSY_TIMEOUT_SECONDS = 30
@@ -28,16 +33,19 @@ _EXAMPLES = {
         name: f"{name}://user@host/database"
         for name in ("mysql", "mariadb", f"mysql+{mysql.DRIVER}", f"mariadb+{mysql.DRIVER}")
     },
+    "file": "file:///directory",
+    "memory": "memory://",
 }
 
 
-def open_store(url: str, prefix: str = "checkpoint_") -> SqlStore:
-    """Open the store that a URL names, and create its tables if they are missing.
+def open_store(url: str, prefix: str | None = None) -> CheckpointStore:
+    """Open the store that a URL names, and make its folder or its tables if they are missing.
 
     Args:
-        url: ``sqlite:///path``, ``postgresql://…`` (psycopg 3 in both spellings), or ``mysql://…`` and ``mariadb://…``
+        url: ``memory://``, or ``memory://name`` for one that several parts of a process open; ``file:///directory``;
+            ``sqlite:///path``, ``postgresql://…`` (psycopg 3 in both spellings), or ``mysql://…`` and ``mariadb://…``
             (PyMySQL, which may be named, too).
-        prefix: What the tables' names begin with.
+        prefix: What the tables' names begin with, in a database; ``checkpoint_`` if None.
 
     Returns:
         The store; close it when done, or use it in a ``with`` statement.
@@ -45,6 +53,8 @@ def open_store(url: str, prefix: str = "checkpoint_") -> SqlStore:
     Raises:
         UnknownStore: The URL names no store; the nearest scheme is suggested.
         UnsuitableServer: No store keeps its promises on that server.
+        UnsuitableStore: That store does not keep its promises here.
+        StoreUnavailable: The folder cannot be made.
 
     Example:
         >>> from checkpoint import CheckpointState, open_store
@@ -53,9 +63,33 @@ def open_store(url: str, prefix: str = "checkpoint_") -> SqlStore:
         ...     store.head("order-8").seq
         0
     """
-    store = _OwnedSqlStore(_engine(url), prefix)
+    scheme = url.partition(":")[0].lower()
+    if scheme in ("memory", "file"):
+        if prefix is not None:
+            raise UnknownStore(url, "a prefix is for the tables of a database; leave it out")
+        return _memory(url) if scheme == "memory" else _files(url)
+    store = _OwnedSqlStore(_engine(url), "checkpoint_" if prefix is None else prefix)
     store.create_schema()
     return store
+
+
+def _memory(url: str) -> MemoryStore:
+    parts = urlsplit(url)
+    if not url.lower().startswith("memory://") or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise UnknownStore(url, "such a URL is memory:// or memory://name")
+    return MemoryStore(parts.netloc or None)
+
+
+def _files(url: str) -> FileStore:
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc not in ("", "localhost") or not url.lower().startswith("file://"):
+        raise UnknownStore(url, f"the path of a folder begins with a third slash, as in {_EXAMPLES['file']}")
+    if parts.query or parts.fragment:
+        raise UnknownStore(url, "it has no options; write ? and # in a path as %3F and %23")
+    if path in ("", "/") or "\x00" in path:
+        raise UnknownStore(url, f"it names no folder; one looks like {_EXAMPLES['file']}")
+    return FileStore(path)
 
 
 class _OwnedSqlStore(SqlStore):

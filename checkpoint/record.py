@@ -119,7 +119,7 @@ def encode_state(state: CheckpointState, known: KnownRun | None = None) -> Recor
         state.seq,
         state.step,
         state.version,
-        _microseconds(state.created_at),
+        microseconds(state.created_at),
         items,
         links(items) if known is None else relinked(items, known.items, known.chain),
         head,
@@ -154,7 +154,12 @@ def moment(microseconds: int) -> datetime:
     return _EPOCH + _MICROSECOND * microseconds
 
 
-def _microseconds(when: datetime | None) -> int:
+def microseconds(when: datetime | None) -> int:
+    """Return a moment as microseconds since 1970; now, if it is None.
+
+    Raises:
+        UnstorableValue: It has no time zone.
+    """
     if when is None:
         when = datetime.now(timezone.utc)
     if when.tzinfo is None:

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from typing_extensions import Self
+
+    from checkpoint.falling_back import HealthCheck
+    from checkpoint.snapshot import Snapshot
     from checkpoint.state import CheckpointState, CheckpointSummary, Position
 
 
@@ -17,11 +21,11 @@ class CheckpointStore(Protocol):
     line, and its older lines stay readable.
     """
 
-    def save(self, state: CheckpointState) -> None:
+    def save(self, state: CheckpointState | Snapshot) -> None:
         """Append a checkpoint to its run.
 
         Args:
-            state: Its seq must be one more than the head's on the head's line (or 0 for a new run), or it starts a
+            state: The state, or a snapshot of it. Its seq must be one more than the head's on the head's line (or 0 for a new run), or it starts a
                 new, greater line after any ancestor of the head. Saving the head again is a no-op.
 
         Raises:
@@ -30,14 +34,29 @@ class CheckpointStore(Protocol):
             UnstorableValue: A part of the state would not come back equal and of its own type.
         """
 
-    def load_latest(self, run_id: str) -> CheckpointState | None:
-        """Return the newest checkpoint that verifies, or None if the run has none.
+    def snapshot(self, state: CheckpointState) -> Snapshot:
+        """Return a state as it is now, to be saved later.
+
+        Raises:
+            UnstorableValue: A part of the state would not come back equal and of its own type.
+        """
+
+    def load_latest(
+        self, run_id: str, *, strict: bool = False, health_check: HealthCheck | None = None
+    ) -> CheckpointState | None:
+        """Return the newest checkpoint that can be used, or None if the run has none.
+
+        If it is not the head, a warning names both.
 
         Args:
             run_id: The run.
+            strict: Raise what speaks against the head in place of looking for an older one.
+            health_check: Gets a state that verifies, and returns True or None if it may be used, else False or why not.
 
         Raises:
-            CheckpointCorrupted: It has checkpoints and not one verifies.
+            CheckpointCorrupted: It has checkpoints and not one verifies, or the head does not and `strict` is set.
+            CheckpointUnhealthy: The same of the health check.
+            UnreadableValue: The newest that verifies needs code or a package that is missing here.
         """
 
     def load(self, run_id: str, seq: int, line: int | None = None) -> CheckpointState:
@@ -53,6 +72,9 @@ class CheckpointStore(Protocol):
             CheckpointCorrupted: Its bytes fail their checksum.
         """
 
+    def load_before(self, run_id: str, seq: int) -> CheckpointState | None:
+        """Return the newest checkpoint of the head's ancestry before `seq` that verifies, or None if none does."""
+
     def head(self, run_id: str) -> Position | None:
         """Return where the run stands, or None if it has no checkpoint."""
 
@@ -64,3 +86,7 @@ class CheckpointStore(Protocol):
 
     def close(self) -> None:
         """Release what the store itself opened."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...

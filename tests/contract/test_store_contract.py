@@ -5,13 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import random
 import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from pathlib import Path
+from multiprocessing.pool import ThreadPool
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from checkpoint import (
     CheckpointConflict,
@@ -21,28 +23,11 @@ from checkpoint import (
     Position,
     Secret,
     UnstorableValue,
+    dumps,
     open_store,
 )
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
-
-
-@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'checkpoints.db'}"
-    return str(request.getfixturevalue("postgres_url" if request.param == "postgresql" else "mysql_url"))
-
-
-@pytest.fixture
-def store(store_url: str) -> Iterator[CheckpointStore]:
-    with open_store(store_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def run_id() -> str:
-    return f"run-{uuid.uuid4().hex}"
 
 
 def saved(store: CheckpointStore, run_id: str, length: int) -> list[CheckpointState]:
@@ -288,6 +273,85 @@ def test_what_cannot_be_stored_is_refused_by_path_and_nothing_is_written(
     assert store.head(run_id) is None
 
 
+def test_a_state_that_is_changed_after_the_save_does_not_change_its_checkpoint(
+    store: CheckpointStore, run_id: str
+) -> None:
+    state = CheckpointState(run_id, 0, messages=[{"content": ["a"]}], agent_state={"cart": ["tea"]}, metadata={"x": []})
+    snapshot = store.snapshot(CheckpointState(run_id, 1, agent_state=state.agent_state))
+    store.save(state)
+    state.messages[0]["content"].append("b")
+    state.agent_state["cart"].append("milk")
+    state.metadata["x"].append(1)
+    store.save(snapshot)
+    first, second = store.load(run_id, 0), store.load(run_id, 1)
+    assert (first.messages, first.agent_state, first.metadata) == ([{"content": ["a"]}], {"cart": ["tea"]}, {"x": []})
+    assert second.agent_state == {"cart": ["tea"]}
+
+
+def test_the_newest_before_a_number_follows_the_heads_ancestry(store: CheckpointStore, run_id: str) -> None:
+    states = saved(store, run_id, 4)
+    turned = CheckpointState(run_id, 2, line=1, created_at=NOON)
+    store.save(turned)
+    assert store.load_before(run_id, 9) == turned
+    assert store.load_before(run_id, 2) == states[1]
+    assert store.load_before(run_id, 0) is None
+    assert store.load_before(f"{run_id}-other", 5) is None
+
+
+HOSTILE = [
+    "..", ".", "../../etc/passwd", "a/b", "/abs", "a\\b", "run", "Run", "RUN", "rUn", "con", "nul.txt", "com1", "-rf", "~", "~root", ".git",
+    ".locks", ".gitignore", "head.json", "a.", "a ", " a", "a\nb", "%2e%2e", "*", "?", "[x]", "$HOME", "`id`", "'; DROP TABLE x; --", "\u202eevil",
+    "é", "e\u0301", "\U0001f600", "ß", "SS", "x" * 255, "x" * 254 + "y", "X" * 255, "é" * 255, "a" * 100 + "/", "7.json", "a~b", "--",
+]  # fmt: skip
+
+
+def test_whatever_a_run_is_called_it_is_a_run_of_its_own(store: CheckpointStore) -> None:
+    mark = uuid.uuid4().hex  # others share the database
+    for number, name in enumerate(HOSTILE):
+        store.delete(name)
+        store.save(CheckpointState(name, 0, messages=[mark], agent_state={"n": number}))
+    for number, name in enumerate(HOSTILE):
+        store.save(CheckpointState(name, 1, messages=[mark, name], agent_state={"n": number}))
+    for number, name in enumerate(HOSTILE):
+        loaded = store.load_latest(name, strict=True)
+        assert loaded is not None
+        assert (loaded.run_id, loaded.seq, loaded.agent_state) == (name, 1, {"n": number})
+        store.delete(name)
+        assert store.head(name) is None
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts | st.binary(max_size=8) | st.decimals(allow_nan=False)
+    | st.datetimes(timezones=st.just(timezone.utc)) | st.uuids(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts | st.sampled_from(["$type", "$raw", "$x"]), inner, max_size=3)
+    | st.tuples(inner, inner) | st.dictionaries(st.integers() | st.dates(), inner, max_size=2) | st.frozensets(texts, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+histories = st.lists(
+    st.tuples(st.integers(0, 4), st.lists(json_like, max_size=3), st.dictionaries(texts, json_like, max_size=2)),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=histories)
+def test_any_history_of_any_values_comes_back_as_it_was(store: CheckpointStore, history: list[Any]) -> None:
+    run_id = f"run-{uuid.uuid4().hex}"
+    messages: list[Any] = []
+    expected = []
+    for seq, (kept, added, agent_state) in enumerate(history):
+        messages = [*messages[: len(messages) - min(kept, len(messages)) // 2], *added]
+        expected.append(CheckpointState(run_id, seq, messages=messages, agent_state=agent_state, created_at=NOON))
+        store.save(expected[-1])
+    loaded = [store.load(run_id, seq) for seq in range(len(expected))]
+    assert loaded == expected
+    assert [dumps([one.messages, one.agent_state]) for one in loaded] == [
+        dumps([one.messages, one.agent_state]) for one in expected
+    ]
+
+
 def test_a_deleted_run_is_gone_and_its_id_may_begin_anew(store: CheckpointStore, run_id: str) -> None:
     others = saved(store, f"{run_id}-other", 2)
     saved(store, run_id, 3)
@@ -317,10 +381,14 @@ def race(url: str, run_id: str, name: str, length: int) -> list[int]:
 
 def test_of_several_processes_that_append_the_same_seq_one_wins(store_url: str, run_id: str) -> None:
     length = 30
-    with multiprocessing.get_context("spawn").Pool(3) as pool:
-        tasks = [pool.apply_async(race, (store_url, run_id, name, length)) for name in "abc"]
-        won = dict(zip("abc", (task.get(timeout=100) for task in tasks), strict=True))
-    with open_store(store_url) as store:
+    with open_store(store_url) as store:  # the runs of a store in memory live as long as one is open
+        if store_url.startswith("memory:"):
+            pool: Any = ThreadPool(3)  # no other process sees it
+        else:
+            pool = multiprocessing.get_context("spawn").Pool(3)
+        with pool:
+            tasks = [pool.apply_async(race, (store_url, run_id, name, length)) for name in "abc"]
+            won = dict(zip("abc", (task.get(timeout=100) for task in tasks), strict=True))
         head = store.head(run_id)
         assert head is not None
         # A process that is ahead leaves the others conflicts only, so every seq up to the head has one author.
