@@ -20,6 +20,7 @@ from checkpoint.file import FileStore
 from checkpoint.memory import MemoryStore
 from checkpoint.opening import open_store
 from checkpoint.registry import registry
+from checkpoint.resealing import reseal
 from checkpoint.snapshot import Snapshot
 from checkpoint.sql import SqlStore
 from checkpoint.state import CheckpointState, CheckpointSummary, Position
@@ -57,4 +58,5 @@ __all__ = [
     "loads",
     "open_store",
     "register",
+    "reseal",
 ]

@@ -25,7 +25,7 @@ def folder_name(run_id: str) -> str:
 
     Example:
         >>> folder_name("order-7"), folder_name("../etc/Order 7")
-        ('order-7', 'etc-order-7~cd84e1bd7bd9d22ed5e8e35d5e4fd3d1')
+        ('order-7', 'etc-order-7~7d095a89eeef99edbef2508a6719db60')
     """
     if _PLAIN.fullmatch(run_id) and not _DEVICE.fullmatch(run_id):
         return run_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -67,7 +68,7 @@ def open_store(url: str, prefix: str | None = None) -> CheckpointStore:
     if scheme in ("memory", "file"):
         if prefix is not None:
             raise UnknownStore(url, "a prefix is for the tables of a database; leave it out")
-        return _memory(url) if scheme == "memory" else _files(url)
+        return _memory(url) if scheme == "memory" else FileStore(directory_of(url))
     store = _OwnedSqlStore(_engine(url), "checkpoint_" if prefix is None else prefix)
     store.create_schema()
     return store
@@ -80,7 +81,19 @@ def _memory(url: str) -> MemoryStore:
     return MemoryStore(parts.netloc or None)
 
 
-def _files(url: str) -> FileStore:
+def directory_of(url: str) -> Path:
+    """Return the folder of a file store.
+
+    Args:
+        url: ``file:///directory``.
+
+    Raises:
+        UnknownStore: It is no such URL.
+
+    Example:
+        >>> directory_of("file:///srv/my%20agents")
+        PosixPath('/srv/my agents')
+    """
     parts = urlsplit(url)
     path = unquote(parts.path)
     if parts.netloc not in ("", "localhost") or not url.lower().startswith("file://"):
@@ -89,7 +102,7 @@ def _files(url: str) -> FileStore:
         raise UnknownStore(url, "it has no options; write ? and # in a path as %3F and %23")
     if path in ("", "/") or "\x00" in path:
         raise UnknownStore(url, f"it names no folder; one looks like {_EXAMPLES['file']}")
-    return FileStore(path)
+    return Path(path)
 
 
 class _OwnedSqlStore(SqlStore):

@@ -19,7 +19,7 @@ from msgspec.msgpack import Ext
 
 from checkpoint import kinds
 from checkpoint.errors import CorruptedBytes
-from checkpoint.nesting import check_depth
+from checkpoint.nesting import check_depth, depth_of
 
 _NAMES = {
     kinds.TUPLE: "$tuple",
@@ -70,11 +70,12 @@ def from_readable(shown: Any) -> bytes:
     try:
         if type(shown) is dict and shown.keys() == {"$raw"}:
             raw = b64decode(shown["$raw"], validate=True)
+            depth_of(raw)  # it is one value, and not half of one
         else:
             raw = _pack(_plain(shown))
     except RecursionError as error:
         raise CorruptedBytes("it nests too deep") from error
-    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError) as error:
+    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, struct.error) as error:
         raise CorruptedBytes(f"{type(error).__name__}: {error}") from error
     check_depth(raw)
     return raw

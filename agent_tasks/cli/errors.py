@@ -22,6 +22,7 @@ from agent_tasks.errors import (
     RunNotFound,
     SchemaMissing,
 )
+from checkpoint.errors import CheckpointNotFound, UnknownStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +52,8 @@ _KINDS: tuple[tuple[type[Exception], int, str], ...] = (
     (SchemaMissing, exit_codes.STATE, "{program} db upgrade"),
     (ConfigurationError, exit_codes.USAGE, "{program} --help"),
     (LedgerUnavailable, exit_codes.UNREACHABLE, "{program} db status"),
+    (CheckpointNotFound, exit_codes.NOT_FOUND, "the same command with the number of a checkpoint that is there"),
+    (UnknownStore, exit_codes.USAGE, "{program} checkpoints reseal --help"),
     (Exception, exit_codes.FAILED, "the same command with --verbose"),
 )
 

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import checkpoint
-from checkpoint import Opaque, Secret, UnreadableValue, UnstorableValue, codec, dumps, loads
+from checkpoint import Opaque, Secret, UnreadableValue, UnstorableValue, codec, dumps, loads, readable
 from checkpoint.registry import Registry, registry
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -269,6 +269,14 @@ def test_any_value_comes_back_equal_and_of_its_own_type(value: Any) -> None:
     back = loads(stored)
     assert same(back, value)
     assert dumps(back) == stored
+
+
+@given(values)
+def test_any_value_is_shown_as_json_and_comes_back_with_the_same_bytes(value: Any) -> None:
+    raw = codec.encode(value)
+    shown = readable.to_readable(raw)
+    assert "$raw" not in shown if isinstance(shown, dict) else True
+    assert readable.from_readable(readable.load_json(readable.dump_json(shown))) == raw
 
 
 @given(values, st.sampled_from(["\ud800", Fraction(1, 2), Text("x"), Stranger(), Secret(1), range(3), iter(())]))

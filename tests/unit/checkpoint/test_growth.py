@@ -10,7 +10,7 @@ from pydoc_data.topics import topics
 import pytest
 from sqlalchemy import Connection, LargeBinary, String, create_engine, func, select
 
-from checkpoint import CheckpointState, SqlStore, envelope
+from checkpoint import CheckpointState, FileStore, MemoryStore, SqlStore, envelope
 
 #: Prose to cut messages from, so that compression finds what it finds in an agent's texts.
 PROSE = "".join(topics.values())
@@ -76,3 +76,28 @@ def test_a_thousand_steps_of_500_bytes_stay_linear_and_small(
 
 def test_a_run_that_edits_its_last_message_at_each_step_stays_close_to_linear(store: SqlStore) -> None:
     assert exponent(run(store, (100, 200, 400), edit_last=True)) <= 1.25
+
+
+def test_files_of_a_run_stay_linear_and_a_save_writes_one_small_head(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    folder = tmp_path / "run-1"
+    messages: list[dict[str, object]] = []
+    bytes_at = {}
+    for seq in range(400):
+        start = seq * CONTENT_LENGTH
+        messages.append(
+            {"role": "assistant", "content": PROSE[start : start + CONTENT_LENGTH], "id": f"message-{seq:06}"}
+        )
+        store.save(CheckpointState("run-1", seq, "research", 0, messages, {"phase": "research", "step": seq}))
+        if seq + 1 in (100, 200, 400):
+            bytes_at[seq + 1] = sum(path.stat().st_size for path in folder.iterdir())
+    assert exponent(bytes_at) <= 1.02
+    assert max(path.stat().st_size for path in folder.glob("*.json")) < 1_000
+
+
+def test_memory_of_a_run_stays_linear() -> None:
+    store = MemoryStore()
+    for seq in range(50):
+        store.save(CheckpointState("run-1", seq, messages=[f"message {n}" for n in range(seq)]))
+    shelf = store._memory.runs["run-1"]
+    assert sum(len(rows) for _, rows in shelf.logs.values()) == 49

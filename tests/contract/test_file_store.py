@@ -1,0 +1,555 @@
+"""What a file store does beyond the contract: a layout for people and Git, and edits by hand."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoint import (
+    CheckpointConflict,
+    CheckpointCorrupted,
+    CheckpointNotFound,
+    CheckpointState,
+    FileStore,
+    MemoryStore,
+    Position,
+    StoreUnavailable,
+    UnknownStore,
+    UnstorableValue,
+    UnsuitableStore,
+    open_store,
+    reseal,
+)
+from tests.tampering import edit, flipped
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
+RUN = "order-7"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "checkpoints")
+
+
+def state_at(seq: int, line: int = 0, **changed: Any) -> CheckpointState:
+    messages = [f"message {n}" for n in range(seq)]
+    return replace(CheckpointState(RUN, seq, f"step-{seq}", line, messages, {"seq": seq}, created_at=NOON), **changed)
+
+
+def saved(store: FileStore, length: int) -> list[CheckpointState]:
+    states = [state_at(seq) for seq in range(length)]
+    for state in states:
+        store.save(state)
+    return states
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# The layout
+
+GOLDEN = {
+    "0.json": """{
+  "format": 1,
+  "run_id": "order-7",
+  "line": 0,
+  "seq": 0,
+  "parent_line": null,
+  "step": "plan",
+  "version": 1,
+  "created_at": "2026-03-01T12:00:00+00:00",
+  "message_count": 2,
+  "messages": [
+    [
+      0,
+      2
+    ]
+  ],
+  "chain": "2250f0464f7136e2b2996a5f0d14576b",
+  "agent_state": {
+    "cart": [
+      "thé"
+    ],
+    "price": {
+      "$decimal": "1.10"
+    },
+    "size": {
+      "$tuple": [
+        2,
+        0.5
+      ]
+    }
+  },
+  "metadata": {},
+  "checksum": "1ab5b4378c6f5203f906451ed1b35372"
+}
+""",
+    "messages-0.jsonl": """{"position":0,"link":"900fc8308b312b9d69b3f4940836bd67","message":{"role":"user","content":"a\\nb"}}
+{"position":1,"link":"2250f0464f7136e2b2996a5f0d14576b","message":{"$bytes":"AP8="}}
+""",
+}
+
+
+def test_the_files_of_a_run_are_pinned(store: FileStore) -> None:
+    """What is written today is read by each later release."""
+    messages = [{"role": "user", "content": "a\nb"}, b"\x00\xff"]
+    values = {"cart": ["thé"], "price": Decimal("1.10"), "size": (2, 0.5)}
+    state = CheckpointState(RUN, 0, "plan", messages=messages, agent_state=values, created_at=NOON)
+    store.save(state)
+    folder = store.directory / RUN
+    assert {name: content.decode() for name, content in content_of(folder).items() if name in GOLDEN} == GOLDEN
+    assert sorted(content_of(folder)) == ["0.json", "head.json", "messages-0.jsonl"]
+    assert sorted(path.name for path in store.directory.iterdir()) == [".gitignore", ".locks", RUN]
+    assert store.load_latest(RUN, strict=True) == state
+
+
+def test_a_checkpoint_on_another_line_says_so_in_its_name(store: FileStore) -> None:
+    saved(store, 3)
+    store.save(state_at(2, line=3, messages=["other"]))
+    assert {"2.json", "2.line-3.json", "messages-1.jsonl"} <= set(content_of(store.directory / RUN))
+
+
+def test_a_save_writes_its_own_files_and_adds_new_messages_only(store: FileStore) -> None:
+    folder = store.directory / RUN
+    saved(store, 20)
+    before = content_of(folder)
+    nodes = {path.name: path.stat().st_ino for path in folder.iterdir()}
+    store.save(state_at(20))
+    after = content_of(folder)
+    log = "messages-0.jsonl"
+    assert {name for name in after if after[name] != before.get(name)} == {"20.json", "head.json", log}
+    assert after[log].startswith(before[log])
+    assert len(after[log].splitlines()) == 20
+    assert (folder / log).stat().st_ino == nodes[log]
+    assert len(after["20.json"]) - len(after["10.json"]) <= 10  # digits
+
+
+# Git
+
+
+def git(folder: Path, *arguments: str) -> str:
+    names = {"GIT_AUTHOR_NAME": "kim", "GIT_COMMITTER_NAME": "kim", "GIT_CONFIG_GLOBAL": os.devnull}
+    mails = {"GIT_AUTHOR_EMAIL": "kim@example.com", "GIT_COMMITTER_EMAIL": "kim@example.com"}
+    done = subprocess.run(
+        ["git", *arguments],
+        cwd=folder,
+        env={**os.environ, **names, **mails},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    if shutil.which("git") is None:
+        pytest.skip("no git")
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    return folder
+
+
+def test_a_run_can_be_stepped_through_with_git(repository: Path) -> None:
+    store = FileStore(repository / "runs")
+    states = [state_at(seq) for seq in range(4)]
+    for state in states:
+        store.save(state)
+        git(repository, "add", "-A")
+        git(repository, "commit", "-q", "-m", f"step {state.seq}")
+    shown = git(repository, "show", "--numstat", "--format=", "HEAD").split("\n")
+    assert "1\t0\truns/order-7/messages-0.jsonl" in shown
+    for back in (3, 1, 2, 0):
+        git(repository, "checkout", "-q", f"main~{back}")
+        with open_store(store.directory.as_uri()) as looked:
+            assert looked.load_latest(RUN, strict=True) == states[3 - back]
+        assert git(repository, "status", "--porcelain") == ""
+    git(repository, "checkout", "-q", "-b", "other", "main~2")
+    other = state_at(2, agent_state={"other": True})
+    FileStore(repository / "runs").save(other)
+    git(repository, "add", "-A")
+    git(repository, "commit", "-q", "-m", "another way")
+    assert store.load_latest(RUN, strict=True) == other
+    git(repository, "checkout", "-q", "main")
+    assert store.load_latest(RUN, strict=True) == states[3]
+
+
+def test_a_clone_without_locks_is_read_and_goes_on(repository: Path, tmp_path: Path) -> None:
+    saved(FileStore(repository / "runs"), 3)
+    git(repository, "add", "-A")
+    git(repository, "commit", "-q", "-m", "all")
+    git(tmp_path, "clone", "-q", str(repository), "clone")
+    clone = FileStore(tmp_path / "clone" / "runs")
+    assert clone.load_latest(RUN, strict=True) == state_at(2)
+    clone.save(state_at(3))
+    assert clone.load_latest(RUN, strict=True) == state_at(3)
+
+
+def test_line_ends_and_spaces_that_a_tool_changes_break_nothing(store: FileStore) -> None:
+    states = saved(store, 4)
+    for path in (store.directory / RUN).iterdir():
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    edit(store.directory / RUN / "3.json", lambda fields: None)
+    fresh = FileStore(store.directory)
+    assert fresh.load_latest(RUN, strict=True) == states[3]
+    fresh.save(state_at(4))
+    fresh.save(state_at(5))
+    again = FileStore(store.directory)
+    assert [again.load(RUN, seq) for seq in range(6)] == [*states, state_at(4), state_at(5)]
+
+
+# Damage
+
+
+def test_no_flipped_bit_anywhere_becomes_state(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, logger="checkpoint")
+    states = saved(store, 3)
+    noticed = 0
+    for name, content in content_of(store.directory / RUN).items():
+        for bit in range(0, len(content) * 8, 7):  # each place in a byte, and nearly each byte
+            path = store.directory / RUN / name
+            path.write_bytes(flipped(content, bit))
+            reader = FileStore(store.directory)
+            try:
+                assert reader.load_latest(RUN) in states, (name, bit)
+                reader.load_latest(RUN, strict=True)
+            except CheckpointCorrupted:
+                noticed += 1
+            path.write_bytes(content)
+    assert noticed > 500
+    assert FileStore(store.directory).load_latest(RUN, strict=True) == states[2]
+
+
+@pytest.mark.parametrize("how", ["gone", "cut off", "of a newer format", "of another run"])
+def test_without_its_head_file_a_run_stands_where_its_checkpoints_say(
+    store: FileStore, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    saved(store, 5)
+    lines = [state_at(2, line=2, messages=["x"]), state_at(3, line=2, messages=["x", "y"]), state_at(3, line=4)]
+    for state in lines:
+        store.save(state)
+    head = store.directory / RUN / "head.json"
+    match how:
+        case "gone":
+            head.unlink()
+        case "cut off":
+            head.write_bytes(head.read_bytes()[:40])
+        case "of a newer format":
+            edit(head, lambda fields: fields.update(format=2))
+        case _:
+            edit(head, lambda fields: fields.update(run_id="order-8"))
+    fresh = FileStore(store.directory)
+    with caplog.at_level(logging.WARNING, logger="checkpoint"):
+        assert fresh.load_latest(RUN, strict=True) == lines[2]
+    assert "head.json of run 'order-7' cannot be used" in caplog.text
+    assert "the run stands at (line 4, seq 3)" in caplog.text
+    assert [(fresh.load(RUN, seq).line) for seq in range(4)] == [0, 0, 2, 4]
+    assert len(list(fresh.list_checkpoints(RUN))) == 8
+    fresh.save(state_at(4, line=4, messages=["z"]))
+    caplog.clear()
+    assert FileStore(store.directory).load_latest(RUN, strict=True) == state_at(4, line=4, messages=["z"])
+    assert FileStore(store.directory).load(RUN, 3) == lines[2]
+    assert caplog.messages == []
+
+
+def test_a_damaged_checkpoint_and_no_head_file_give_the_newest_that_is_whole(store: FileStore) -> None:
+    states = saved(store, 4)
+    (store.directory / RUN / "head.json").unlink()
+    (store.directory / RUN / "3.json").write_bytes(b"{")
+    assert FileStore(store.directory).load_latest(RUN) == states[2]
+
+
+def test_a_run_of_which_no_file_is_whole_says_so(store: FileStore) -> None:
+    saved(store, 2)
+    for path in (store.directory / RUN).glob("*.json"):
+        path.write_bytes(b"{")
+    fresh = FileStore(store.directory)
+    for read in (fresh.load_latest, fresh.head, lambda run_id: fresh.load(run_id, 0)):
+        with pytest.raises(CheckpointCorrupted, match="no checkpoint is whole"):
+            read(RUN)
+
+
+def test_the_files_of_one_run_are_no_other_runs(store: FileStore) -> None:
+    states = saved(store, 2)
+    shutil.copytree(store.directory / RUN, store.directory / "order-8")
+    with pytest.raises(CheckpointCorrupted, match="no checkpoint is whole"):
+        store.load_latest("order-8")
+    shutil.copy(store.directory / RUN / "0.json", store.directory / RUN / "1.json")
+    assert FileStore(store.directory).load_latest(RUN) == states[0]
+
+
+def test_a_head_file_that_is_older_than_its_checkpoints_is_not_built_on(store: FileStore) -> None:
+    head = store.directory / RUN / "head.json"
+    saved(store, 2)
+    old = head.read_bytes()
+    for seq in (2, 3):
+        store.save(state_at(seq))
+    head.write_bytes(old)
+    before = content_of(head.parent)
+    fresh = FileStore(store.directory)
+    with pytest.raises(CheckpointCorrupted, match=r"head\.json is older than 3\.json"):
+        fresh.save(state_at(2, agent_state={"other": 1}))
+    assert content_of(head.parent) == before
+    head.unlink()
+    assert fresh.load_latest(RUN) == state_at(3)
+
+
+def test_a_log_that_was_cut_is_not_added_to(store: FileStore) -> None:
+    saved(store, 4)
+    log = store.directory / RUN / "messages-0.jsonl"
+    log.write_bytes(log.read_bytes()[:-20])
+    fresh = FileStore(store.directory)
+    with pytest.raises(CheckpointCorrupted, match=r"line 0, seq 3\).*messages-0\.jsonl"):
+        fresh.save(state_at(4))
+    assert fresh.load_latest(RUN) == state_at(2)
+    fresh.save(state_at(3, line=1))
+    assert FileStore(store.directory).load_latest(RUN, strict=True) == state_at(3, line=1)
+
+
+def test_what_somebody_else_keeps_in_the_folder_is_left_alone(store: FileStore) -> None:
+    saved(store, 2)
+    folder = store.directory / RUN
+    for name in ("notes.md", "00.json", "1.json.bak", "2.line-0.json", "messages-00.jsonl"):
+        (folder / name).write_text("mine")
+    assert len(list(store.list_checkpoints(RUN))) == 2
+    store.save(state_at(2))
+    assert (folder / "notes.md").read_text() == "mine"
+
+
+# Edits by hand
+
+
+def edited(store: FileStore, change: Callable[[dict[str, Any]], object], seq: int = 3) -> Path:
+    path = store.directory / RUN / f"{seq}.json"
+    edit(path, change)
+    return path
+
+
+def test_an_edited_checkpoint_counts_as_damaged_until_it_is_resealed(
+    store: FileStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    states = saved(store, 4)
+
+    def change(fields: dict[str, Any]) -> None:
+        fields["agent_state"] = {"seq": 3, "who": {"$set": ["b", "a"]}}
+        fields["step"] = "another"
+
+    path = edited(store, change)
+    told = json.loads(path.read_text())["checksum"]
+    assert store.load_latest(RUN) == states[2]
+    assert "if it was edited on purpose, reseal it" in caplog.text
+    assert reseal(store, RUN, 3, reason="kim: wrong cart") == Position(RUN, 0, 3)
+    now = store.load_latest(RUN, strict=True)
+    assert now == state_at(3, agent_state={"seq": 3, "who": {"a", "b"}}, step="another")
+    (note,) = json.loads(path.read_text())["reseals"]
+    assert (note["reason"], note["before"]) == ("kim: wrong cart", told)
+    assert datetime.fromisoformat(note["at"]).tzinfo is not None
+    assert reseal(store, RUN, 3, reason="again") is None
+    store.save(state_at(4))
+    assert FileStore(store.directory).load(RUN, 3) == now
+    with pytest.raises(CheckpointConflict):
+        store.save(states[3])
+
+
+def test_the_reason_of_a_reseal_is_sealed_too(store: FileStore) -> None:
+    saved(store, 4)
+    path = edited(store, lambda fields: fields.update(agent_state={}))
+    reseal(store, RUN, 3, reason="first")
+    edited(store, lambda fields: fields["reseals"][0].update(reason="forged"))
+    assert store.load_latest(RUN) == state_at(2)
+    reseal(store, RUN, 3, reason="second")
+    assert [note["reason"] for note in json.loads(path.read_text())["reseals"]] == ["forged", "second"]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda fields: fields.update(agent_state=[1]), "a head must be a list of two dicts"),
+        (lambda fields: fields.update(agent_state={"x": {"$date": "tomorrow"}}), "tomorrow"),
+        (lambda fields: fields.update(agent_state={"x": {"$what": 1}}), "what shows no value"),
+        (lambda fields: fields.update(agent_state={"x": 2**70}), "OverflowError"),
+        (lambda fields: fields.update(parent_line=2), "parent_line must not be edited, got 2"),
+        (lambda fields: fields.update(parent_line=None), "parent_line must not be edited, got None"),
+        (lambda fields: fields.update(message_count=7), "message_count must not be edited"),
+        (lambda fields: fields.update(messages=[[0, 2]], message_count=2), "its messages do not match its chain"),
+        (lambda fields: fields.update(chain="00"), "do not match its chain"),
+        (lambda fields: fields.update(seq=2), "its file is of line 0, seq 2"),
+        (lambda fields: fields.update(run_id="x"), "its file is of line 0, seq 3 of run 'x'"),
+        (lambda fields: fields.update(created_at="noon"), "'noon' is no moment"),
+        (lambda fields: fields.update(format=2), "format must be 1, got 2"),
+        (lambda fields: fields.update(typo=1), "unknown field `typo`"),
+        (lambda fields: fields.pop("metadata"), "missing required field `metadata`"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_must_not_be_edited_is_not_resealed(
+    store: FileStore, change: Callable[[dict[str, Any]], object], why: str
+) -> None:
+    saved(store, 4)
+    path = edited(store, change)
+    before = path.read_bytes()
+    with pytest.raises(CheckpointCorrupted, match=why):
+        reseal(store, RUN, 3, reason="try")
+    assert path.read_bytes() == before
+    assert store.load_latest(RUN) == state_at(2)
+
+
+def test_an_edited_message_is_not_resealed(store: FileStore) -> None:
+    saved(store, 4)
+    edited(store, lambda fields: fields.update(agent_state={}))
+    log = store.directory / RUN / "messages-0.jsonl"
+    log.write_text(log.read_text().replace('"message 1"', '"forged"'))
+    with pytest.raises(CheckpointCorrupted, match="message 1 does not match the chain"):
+        reseal(store, RUN, 3, reason="try")
+
+
+def test_a_reseal_names_what_is_missing(store: FileStore) -> None:
+    saved(store, 2)
+    for run_id, seq, line in ((RUN, 2, None), (RUN, 1, 1), ("other", 0, None)):
+        with pytest.raises(CheckpointNotFound):
+            reseal(store, run_id, seq, line=line, reason="x")
+    edited(store, lambda fields: fields.update(step="a\x00b"), seq=1)
+    with pytest.raises(UnstorableValue, match="step"):
+        reseal(store, RUN, 1, reason="x")
+    with pytest.raises(UnstorableValue, match="reason"):
+        reseal(store, RUN, 1, reason=" ")
+
+
+def test_a_checkpoint_of_an_older_line_is_resealed_by_its_line(store: FileStore) -> None:
+    saved(store, 3)
+    store.save(state_at(2, line=1))
+    edited(store, lambda fields: fields.update(agent_state={"old": True}), seq=2)
+    assert reseal(store, RUN, 2, reason="x") is None
+    assert reseal(store, RUN, 2, reason="x", line=0) == Position(RUN, 0, 2)
+    assert store.load(RUN, 2, line=0).agent_state == {"old": True}
+
+
+# Processes, rights and URLs
+
+
+def in_a_fork(work: Callable[[], object]) -> int:
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - the parent sees that there was one
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_file_store_works_in_a_child_that_was_forked_since(store: FileStore) -> None:
+    saved(store, 2)
+    assert in_a_fork(lambda: store.save(state_at(2))) == 0
+    store.save(state_at(3))
+    assert store.load(RUN, 2) == state_at(2)
+
+
+def test_a_memory_store_is_refused_in_a_child_that_was_forked_since() -> None:
+    store = MemoryStore()
+    store.save(state_at(0))
+
+    def use() -> None:
+        for refused in (lambda: store.save(state_at(1)), lambda: store.load_latest(RUN), lambda: store.delete(RUN)):
+            with pytest.raises(UnsuitableStore, match=r"memory:// cannot be used here: process \d+ opened it"):
+                refused()
+
+    assert in_a_fork(use) == 0
+    store.save(state_at(1))
+    assert store.load_latest(RUN) == state_at(1)
+
+
+def open_in_a_pools_child(url: str, said: Path) -> None:
+    try:
+        open_store(url).save(state_at(0))
+    except UnsuitableStore as refused:
+        said.write_text(str(refused))
+    else:
+        said.write_text("taken")
+
+
+def test_a_prefork_worker_is_refused_a_memory_store_and_not_a_file_store(tmp_path: Path) -> None:
+    billiard = pytest.importorskip("billiard")
+    said = tmp_path / "said"
+
+    def told(url: str) -> str:
+        child = billiard.Process(target=open_in_a_pools_child, args=(url, said))
+        child.start()
+        child.join()
+        return said.read_text()
+
+    assert "share no memory" in told("memory://")
+    assert "share no memory" in told("memory://shop")
+    assert told((tmp_path / "store").as_uri()) == "taken"
+    assert FileStore(tmp_path / "store").load_latest(RUN, strict=True) == state_at(0)
+
+
+def test_memory_stores_of_one_name_share_their_runs_and_others_do_not() -> None:
+    with open_store("memory://shop") as one, open_store("memory://shop") as other, open_store("memory://") as alone:
+        one.save(state_at(0))
+        assert other.load_latest(RUN) == state_at(0)
+        assert alone.load_latest(RUN) is None
+        assert open_store("memory://").load_latest(RUN) is None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_copy_that_must_not_be_written_is_read(store: FileStore) -> None:
+    saved(store, 2)
+    shutil.rmtree(store.directory / ".locks")
+    store.directory.chmod(0o500)
+    try:
+        copy = FileStore(store.directory)
+        assert copy.load_latest(RUN, strict=True) == state_at(1)
+        with pytest.raises(StoreUnavailable, match=r"cannot write: .*; nothing was saved"):
+            copy.save(state_at(2))
+    finally:
+        store.directory.chmod(0o700)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnavailable, match=r"file:///.*/file/store: cannot open"):
+        FileStore(tmp_path / "file" / "store")
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("file://relative/x", "begins with a third slash, as in file:///directory"),
+        ("file:relative", "begins with a third slash"),
+        ("file://", "it names no folder"),
+        ("file:///", "it names no folder"),
+        ("file:///x?mode=1", "it has no options"),
+        ("memory:shop", "memory:// or memory://name"),
+        ("memory://shop/x", "memory:// or memory://name"),
+        ("files:///x", "did you mean file:///directory"),
+        ("memroy://", "did you mean memory://"),
+    ],
+)
+def test_a_url_that_is_nearly_one_is_refused_with_the_form_of_it(url: str, hint: str) -> None:
+    with pytest.raises(UnknownStore, match=hint):
+        open_store(url)
+
+
+def test_a_url_may_quote_its_path(tmp_path: Path) -> None:
+    with open_store(f"file://localhost{tmp_path}/my%20agents%3F") as store:
+        store.save(state_at(0))
+    assert (tmp_path / "my agents?" / RUN / "0.json").exists()
+
+
+def test_a_prefix_is_for_tables() -> None:
+    with pytest.raises(UnknownStore, match="a prefix is for the tables of a database"):
+        open_store("memory://", prefix="x_")
