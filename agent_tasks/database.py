@@ -121,6 +121,11 @@ def parse_url(url: str) -> URL:
             f"agent_database_url must be a SQLAlchemy URL such as sqlite:///agent.db, got {url!r}."
         ) from None
     backend, _, driver = parsed.drivername.partition("+")
+    if backend in ("file", "memory"):
+        raise ConfigurationError(
+            f"agent_database_url must name one of {', '.join(sorted(DRIVERS))}, got {backend!r}: a checkpoint commits with the "
+            "rest of its step in one transaction, and a store of that kind has none. Write sqlite:///agent.db for one host."
+        )
     if backend not in DRIVERS:
         raise ConfigurationError(
             f"agent_database_url must name one of {', '.join(sorted(DRIVERS))}, got {backend!r}."

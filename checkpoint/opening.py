@@ -97,7 +97,7 @@ def directory_of(url: str) -> Path:
     parts = urlsplit(url)
     path = unquote(parts.path)
     if parts.netloc not in ("", "localhost") or not url.lower().startswith("file://"):
-        raise UnknownStore(url, f"the path of a folder begins with a third slash, as in {_EXAMPLES['file']}")
+        raise UnknownStore(url, f"a folder is named with three slashes, as in {_EXAMPLES['file']}")
     if parts.query or parts.fragment:
         raise UnknownStore(url, "it has no options; write ? and # in a path as %3F and %23")
     if path in ("", "/") or "\x00" in path:

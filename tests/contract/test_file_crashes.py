@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from checkpoint import CheckpointConflict, CheckpointState, FileStore, Position, StoreUnavailable, reseal
+from checkpoint import (
+    CheckpointConflict,
+    CheckpointNotFound,
+    CheckpointState,
+    FileStore,
+    Position,
+    StoreUnavailable,
+    reseal,
+)
 from tests.tampering import edit
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
@@ -122,6 +130,8 @@ def test_a_line_that_was_cut_off_is_no_checkpoint_of_a_later_one(tmp_path: Path)
         later = state_at(1, ["a", "d"], line=2)
         fresh.save(later)
         assert [(one.line, one.seq) for one in fresh.list_checkpoints(RUN)] == [(2, 1), (0, 1), (0, 0)]
+        with pytest.raises(CheckpointNotFound):
+            fresh.load(RUN, 1, line=1)
         assert FileStore(store.directory).load_latest(RUN, strict=True) == later
     assert boundary > 10
 

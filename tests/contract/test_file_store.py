@@ -528,8 +528,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "hint"),
     [
-        ("file://relative/x", "begins with a third slash, as in file:///directory"),
-        ("file:relative", "begins with a third slash"),
+        ("file://relative/x", "a folder is named with three slashes, as in file:///directory"),
+        ("file:relative", "a folder is named with three slashes"),
         ("file://", "it names no folder"),
         ("file:///", "it names no folder"),
         ("file:///x?mode=1", "it has no options"),

@@ -27,6 +27,10 @@ _PROGRESS = "tests/integration/test_progress.py"
 _WAITS = "tests/integration/test_waits.py"
 _MYSQL = "tests/integration/test_mysql.py"
 _BACKLOG = "tests/integration/test_backlog.py"
+_FILES = "tests/contract/test_file_store.py"
+_FILE_CRASHES = "tests/contract/test_file_crashes.py"
+_FALLING_BACK = "tests/contract/test_falling_back.py"
+_STORES = "tests/contract/test_store_contract.py"
 
 _OVERTAKEN = "test_an_attempt_whose_fence_differs_in_one_word_writes_nothing"
 _NOT_AS_KNOWN = "test_a_run_that_is_not_as_its_attempt_knows_it_is_left_to_the_longer_way"
@@ -809,5 +813,101 @@ MUTANTS = [
         'MYSQL = frozenset({"mysql", "mariadb"})',
         'MYSQL = frozenset({"mysql"})',
         (f"{_MYSQL}::test_a_caller_who_reads_a_snapshot_finds_the_run_that_was_made_since[mariadb]",),
+    ),
+    # -- checkpoints in memory and in files
+    Mutant(
+        "a strict load falls back in silence",
+        "I11",
+        "checkpoint/falling_back.py",
+        "        if strict:\n            raise refused\n",
+        "",
+        (f"{_FALLING_BACK}::test_a_failed_health_check_gives_the_one_before[file-False-its health check says no]",),
+    ),
+    Mutant(
+        "what cannot be used is left without a warning",
+        "I11",
+        "checkpoint/falling_back.py",
+        "                if newest is not None:\n",
+        "                if False:\n",
+        (
+            f"{_FALLING_BACK}::test_a_damaged_head_gives_the_one_before_and_a_warning_that_names_both[file-cut off]",
+            f"{_FALLING_BACK}::test_a_damaged_head_gives_the_one_before_and_a_warning_that_names_both[sqlite-cut off]",
+        ),
+    ),
+    Mutant(
+        "a message is taken whatever the chain says",
+        "I11",
+        "checkpoint/verifying.py",
+        "        if message.position != len(items) or chain[-1] != message.link:",
+        "        if False:",
+        (f"{_FILES}::test_an_edited_message_is_not_resealed",),
+    ),
+    Mutant(
+        "a checkpoint's file is taken whatever its checksum says",
+        "I11",
+        "checkpoint/file_shelf.py",
+        "        if kept.checksum() != told:",
+        "        if False:",
+        (f"{_FILES}::test_an_edited_checkpoint_counts_as_damaged_until_it_is_resealed",),
+    ),
+    Mutant(
+        "a checkpoint's file is taken for another run's",
+        "I11",
+        "checkpoint/file_shelf.py",
+        "        if (kept.run_id, kept.line, kept.seq) != (self._run_id, line, seq):",
+        "        if False:",
+        (f"{_FILES}::test_the_files_of_one_run_are_no_other_runs",),
+    ),
+    Mutant(
+        "a file is written over in its place",
+        "I7",
+        "checkpoint/disk.py",
+        '    new = path.with_name(f"{path.name}.tmp")',
+        "    new = path",
+        (
+            f"{_FILE_CRASHES}::test_a_process_that_is_killed_in_a_save_leaves_the_old_head_or_the_new_one[one more message]",
+        ),
+    ),
+    Mutant(
+        "what a dead process added to a log stays in it",
+        "I7",
+        "checkpoint/disk.py",
+        "        os.ftruncate(descriptor, size)\n        os.lseek(descriptor, size, os.SEEK_SET)",
+        "        os.lseek(descriptor, 0, os.SEEK_END)",
+        (
+            f"{_FILE_CRASHES}::test_a_process_that_is_killed_in_a_save_leaves_the_old_head_or_the_new_one[one more message]",
+        ),
+    ),
+    Mutant(
+        "a checkpoint that was never committed is found",
+        "I7",
+        "checkpoint/file_shelf.py",
+        "        if head is None or not any(one.line == line and one.first <= seq <= one.last for one in head.lines):",
+        "        if head is None or not (self._folder / checkpoint_name(line, seq)).exists():",
+        (f"{_FILE_CRASHES}::test_a_line_that_was_cut_off_is_no_checkpoint_of_a_later_one",),
+    ),
+    Mutant(
+        "an older head.json makes a save write over history",
+        "I12",
+        "checkpoint/file_shelf.py",
+        "        if (self._folder / later).exists():",
+        "        if False:",
+        (f"{_FILES}::test_a_head_file_that_is_older_than_its_checkpoints_is_not_built_on",),
+    ),
+    Mutant(
+        "processes save to one folder without a lock",
+        "I2",
+        "checkpoint/disk.py",
+        "        fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)\n",
+        "",
+        (f"{_STORES}::test_of_several_processes_that_append_the_same_seq_one_wins[file]",),
+    ),
+    Mutant(
+        "a child goes on with its copy of a store in memory",
+        "I1",
+        "checkpoint/memory.py",
+        "        if os.getpid() != self._pid:",
+        "        if False:",
+        (f"{_FILES}::test_a_memory_store_is_refused_in_a_child_that_was_forked_since",),
     ),
 ]

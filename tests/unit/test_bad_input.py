@@ -592,6 +592,12 @@ CASES = [
         r"agent_database_url must name a file, got an SQLite database in memory",
     ),
     Case(
+        "a folder of checkpoints for a ledger",
+        with_settings(agent_database_url="file:///srv/checkpoints"),
+        ConfigurationError,
+        r"got 'file': a checkpoint commits with the rest of its step in one transaction.*Write sqlite:///agent\.db",
+    ),
+    Case(
         "a network broker with an SQLite ledger",
         network_broker_with_sqlite,
         SingleHostOnly,
