@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+import threading
 import uuid
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -26,6 +27,8 @@ from checkpoint import (
     dumps,
     open_store,
 )
+
+together: Any = None  # where those who race wait for each other
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 
@@ -366,11 +369,17 @@ def test_a_deleted_run_is_gone_and_its_id_may_begin_anew(store: CheckpointStore,
     assert store.load_latest(f"{run_id}-other") == others[1]
 
 
+def meet(barrier: Any) -> None:
+    global together
+    together = barrier
+
+
 def race(url: str, run_id: str, name: str, length: int) -> list[int]:
-    """Try to append every seq; return those that this process won."""
+    """Try to append every seq, each at the same moment as the others; return those that this process won."""
     won = []
     with open_store(url) as store:
         for seq in range(length):
+            together.wait(60)
             try:
                 store.save(CheckpointState(run_id, seq, messages=[name] * seq, agent_state={"by": name}))
             except CheckpointConflict:
@@ -383,15 +392,14 @@ def test_of_several_processes_that_append_the_same_seq_one_wins(store_url: str, 
     length = 30
     with open_store(store_url) as store:  # the runs of a store in memory live as long as one is open
         if store_url.startswith("memory:"):
-            pool: Any = ThreadPool(3)  # no other process sees it
+            pool: Any = ThreadPool(3, meet, (threading.Barrier(3),))  # no other process sees it
         else:
-            pool = multiprocessing.get_context("spawn").Pool(3)
+            context = multiprocessing.get_context("spawn")
+            pool = context.Pool(3, meet, (context.Barrier(3),))
         with pool:
             tasks = [pool.apply_async(race, (store_url, run_id, name, length)) for name in "abc"]
             won = dict(zip("abc", (task.get(timeout=100) for task in tasks), strict=True))
-        head = store.head(run_id)
-        assert head is not None
-        # A process that is ahead leaves the others conflicts only, so every seq up to the head has one author.
-        authors = [store.load(run_id, seq).agent_state["by"] for seq in range(head.seq + 1)]
-    assert sorted(seq for seqs in won.values() for seq in seqs) == list(range(head.seq + 1))
+        authors = [store.load(run_id, seq).agent_state["by"] for seq in range(length)]
+        assert store.head(run_id) == Position(run_id, 0, length - 1)
+    assert sorted(seq for seqs in won.values() for seq in seqs) == list(range(length))
     assert all(seq in won[author] for seq, author in enumerate(authors))
