@@ -49,8 +49,7 @@ def pack(raw: bytes, path: str = "value") -> bytes:
     Raises:
         UnstorableValue: `raw` is larger than `MAX_BYTES`.
     """
-    if len(raw) > MAX_BYTES:
-        raise UnstorableValue(path, f"it takes {len(raw)} bytes and the limit is {MAX_BYTES}; store a reference")
+    refuse_large(raw, path)
     compression, body = RAW, raw
     if len(raw) > COMPRESS_ABOVE_BYTES:
         candidate_kind, candidate = _compress(raw)
@@ -58,6 +57,16 @@ def pack(raw: bytes, path: str = "value") -> bytes:
             compression, body = candidate_kind, candidate
     start = bytes((FORMAT, compression))
     return start + _checksum(start, body) + body
+
+
+def refuse_large(raw: bytes, path: str = "value") -> None:
+    """Refuse an encoded value that could not be read again.
+
+    Raises:
+        UnstorableValue: It is larger than `MAX_BYTES`.
+    """
+    if len(raw) > MAX_BYTES:
+        raise UnstorableValue(path, f"it takes {len(raw)} bytes and the limit is {MAX_BYTES}; store a reference")
 
 
 def unpack(stored: bytes) -> bytes:

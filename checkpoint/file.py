@@ -95,6 +95,8 @@ class FileStore(ShelfStore):
         if not alone and not path.exists() and not os.access(path.parent, os.W_OK):
             yield  # a copy that is only looked at
             return
+        if alone:  # somebody may have cleaned up what Git does not know
+            path.parent.mkdir(exist_ok=True)
         with disk.locked(path, alone=alone):
             yield
 

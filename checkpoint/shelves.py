@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from checkpoint.ancestry import line_of
 from checkpoint.cache import KnownRun, RunCache
+from checkpoint.envelope import refuse_large
 from checkpoint.errors import CheckpointCorrupted, CheckpointNotFound, CorruptedBytes
 from checkpoint.falling_back import newest_before, newest_usable
 from checkpoint.kept import Kept
@@ -99,6 +100,8 @@ class ShelfStore(ABC):
                 self._refuse_other_content(shelf, record)
                 return
             succession = succeed(record, tip, _History(shelf, record.run_id))
+            for raw in (record.head, *record.items[succession.written_from :]):
+                refuse_large(raw)
             shelf.append(record, tip, succession)
         self._cache.put(record.run_id, KnownRun(succession.moved, record.items, record.chain))
 

@@ -96,6 +96,36 @@ GOLDEN = {
   "checksum": "1ab5b4378c6f5203f906451ed1b35372"
 }
 """,
+    "head.json": """{
+  "format": 1,
+  "run_id": "order-7",
+  "line": 0,
+  "seq": 0,
+  "messages": [
+    [
+      0,
+      2
+    ]
+  ],
+  "chain": "2250f0464f7136e2b2996a5f0d14576b",
+  "logs": 1,
+  "ancestry": [
+    [
+      0,
+      0
+    ]
+  ],
+  "lines": [
+    [
+      0,
+      0,
+      0
+    ]
+  ],
+  "log_bytes": 185,
+  "checksum": "aabfd5ca0262551f6609ee4e261bc7dc"
+}
+""",
     "messages-0.jsonl": """{"position":0,"link":"900fc8308b312b9d69b3f4940836bd67","message":{"role":"user","content":"a\\nb"}}
 {"position":1,"link":"2250f0464f7136e2b2996a5f0d14576b","message":{"$bytes":"AP8="}}
 """,
@@ -103,16 +133,19 @@ GOLDEN = {
 
 
 def test_the_files_of_a_run_are_pinned(store: FileStore) -> None:
-    """What is written today is read by each later release."""
     messages = [{"role": "user", "content": "a\nb"}, b"\x00\xff"]
     values = {"cart": ["thé"], "price": Decimal("1.10"), "size": (2, 0.5)}
     state = CheckpointState(RUN, 0, "plan", messages=messages, agent_state=values, created_at=NOON)
     store.save(state)
     folder = store.directory / RUN
-    assert {name: content.decode() for name, content in content_of(folder).items() if name in GOLDEN} == GOLDEN
-    assert sorted(content_of(folder)) == ["0.json", "head.json", "messages-0.jsonl"]
+    assert {name: content.decode() for name, content in content_of(folder).items()} == GOLDEN
     assert sorted(path.name for path in store.directory.iterdir()) == [".gitignore", ".locks", RUN]
     assert store.load_latest(RUN, strict=True) == state
+    later = FileStore(store.directory.with_name("later"))  # what is written today is read by each later release
+    (later.directory / RUN).mkdir()
+    for name, content in GOLDEN.items():
+        (later.directory / RUN / name).write_text(content, encoding="utf-8", newline="")
+    assert later.load_latest(RUN, strict=True) == state
 
 
 def test_a_checkpoint_on_another_line_says_so_in_its_name(store: FileStore) -> None:
@@ -185,6 +218,16 @@ def test_a_run_can_be_stepped_through_with_git(repository: Path) -> None:
     assert store.load_latest(RUN, strict=True) == other
     git(repository, "checkout", "-q", "main")
     assert store.load_latest(RUN, strict=True) == states[3]
+
+
+def test_a_store_outlives_a_cleaning_of_what_git_does_not_know(repository: Path) -> None:
+    store = FileStore(repository / "runs")
+    saved(store, 2)
+    git(repository, "add", "-A")
+    git(repository, "clean", "-fdxq")
+    assert store.load_latest(RUN, strict=True) == state_at(1)
+    store.save(state_at(2))
+    assert store.load_latest(RUN, strict=True) == state_at(2)
 
 
 def test_a_clone_without_locks_is_read_and_goes_on(repository: Path, tmp_path: Path) -> None:

@@ -355,6 +355,17 @@ def test_any_history_of_any_values_comes_back_as_it_was(store: CheckpointStore, 
     ]
 
 
+@pytest.mark.parametrize("part", [{"messages": ["x" * 1_500]}, {"agent_state": {"text": "x" * 1_500}}], ids=str)
+def test_what_is_too_large_to_be_read_again_is_refused(
+    store: CheckpointStore, run_id: str, part: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = saved(store, run_id, 2)
+    monkeypatch.setattr("checkpoint.envelope.MAX_BYTES", 1_000)
+    with pytest.raises(UnstorableValue, match="bytes and the limit is 1000; store a reference"):
+        store.save(CheckpointState(run_id, 2, **part))
+    assert store.load_latest(run_id, strict=True) == states[1]
+
+
 def test_a_deleted_run_is_gone_and_its_id_may_begin_anew(store: CheckpointStore, run_id: str) -> None:
     others = saved(store, f"{run_id}-other", 2)
     saved(store, run_id, 3)
