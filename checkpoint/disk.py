@@ -71,7 +71,9 @@ def locked(path: Path, *, alone: bool) -> Iterator[None]:
         path: The file, which is made if it is missing, and must stay.
         alone: Keep out all others, and not only those who want to be alone.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666)
+    # Whoever only reads may be somebody who may not write here.
+    wanted = os.O_RDONLY if not alone and path.exists() else os.O_RDWR | os.O_CREAT
+    descriptor = os.open(path, wanted | _FLAGS, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         try:

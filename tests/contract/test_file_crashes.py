@@ -5,7 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -23,6 +26,7 @@ from checkpoint import (
     StoreUnavailable,
     reseal,
 )
+from tests.pages import ROOT
 from tests.tampering import edit
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
@@ -205,6 +209,45 @@ def test_a_disk_that_is_full_refuses_a_save_and_keeps_what_was_there(tmp_path: P
     assert [path for path in (store.directory / RUN).iterdir() if path.suffix == ".tmp"] == []
     fresh.save(too_much)
     assert FileStore(store.directory).load_latest(RUN, strict=True) == too_much
+
+
+#: Saves until a disk of its own is full, makes room, and goes on.
+FILL = """
+import sys
+from pathlib import Path
+from checkpoint import CheckpointState, FileStore, StoreUnavailable
+
+store, messages, kept = FileStore(sys.argv[1]), [], []
+Path(sys.argv[1], "ballast").write_bytes(bytes(20_000))
+while True:
+    messages.append("x" * 700)
+    state = CheckpointState("run-1", len(kept), messages=list(messages))
+    try:
+        store.save(state)
+    except StoreUnavailable as full:
+        assert "No space left on device" in str(full), full
+        assert "nothing was saved" in str(full) or "is open" in str(full), full
+        break
+    kept.append(state)
+assert len(kept) > 3
+head = FileStore(sys.argv[1]).load_latest("run-1", strict=True)
+assert (head.seq, head.messages) == (len(kept) - 1, kept[-1].messages)
+Path(sys.argv[1], "ballast").unlink()
+store.save(state)
+head = FileStore(sys.argv[1]).load_latest("run-1", strict=True)
+assert (head.seq, head.messages) == (len(kept), messages)
+print("went on")
+"""
+
+
+def test_a_run_goes_on_when_a_full_disk_has_room_again(tmp_path: Path) -> None:
+    mount = f"mount -t tmpfs -o size=96k none {tmp_path}"
+    alone = ["unshare", "--mount", "--", "sh", "-c"]  # the mount goes with its process
+    if shutil.which("unshare") is None or subprocess.run([*alone, mount], capture_output=True, check=False).returncode:
+        pytest.skip("no right to mount a small disk")
+    script = f'{mount} && exec "{sys.executable}" -c "$0" {tmp_path}'
+    done = subprocess.run([*alone, script, FILL], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, "went on\n"), done.stderr
 
 
 def test_a_commit_that_fails_says_that_it_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from decimal import Decimal
@@ -548,18 +549,37 @@ def test_memory_stores_of_one_name_share_their_runs_and_others_do_not() -> None:
         assert open_store("memory://").load_latest(RUN) is None
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_copy_that_must_not_be_written_is_read(store: FileStore) -> None:
+@pytest.mark.parametrize("cleaned", [False, True], ids=["with locks", "without locks"])
+def test_whoever_may_not_write_can_read(open_folder: Path, cleaned: bool) -> None:
+    store = FileStore(open_folder)
     saved(store, 2)
-    shutil.rmtree(store.directory / ".locks")
-    store.directory.chmod(0o500)
-    try:
+    if cleaned:
+        shutil.rmtree(store.directory / ".locks")
+    for path in (store.directory, *store.directory.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+
+    def look() -> None:
+        if os.geteuid() == 0:  # who may write everywhere
+            os.setgid(65534)
+            os.setuid(65534)
         copy = FileStore(store.directory)
         assert copy.load_latest(RUN, strict=True) == state_at(1)
-        with pytest.raises(StoreUnavailable, match=r"cannot write: .*; nothing was saved"):
+        assert len(list(copy.list_checkpoints(RUN))) == 2
+        with pytest.raises(StoreUnavailable, match=r"cannot write: .*Permission denied.*; nothing was saved"):
             copy.save(state_at(2))
-    finally:
-        store.directory.chmod(0o700)
+
+    assert in_a_fork(look) == 0
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users may look into; those of the tests are closed to them."""
+    folder = Path(tempfile.mkdtemp(prefix="checkpoints-", dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755)
+    shutil.rmtree(folder)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
