@@ -125,7 +125,8 @@ class FileShelf:
             return
         # The head goes first: without it nothing of the rest counts to whoever reads, should this process die here.
         for path in sorted(self._folder.iterdir(), key=lambda path: path.name != HEAD):
-            path.unlink()
+            if _is_ours(path.name):
+                path.unlink()
         with suppress(OSError):  # somebody keeps a file of his own there
             self._folder.rmdir()
         disk.sync_folder(self._folder.parent)
@@ -201,7 +202,10 @@ class FileShelf:
     def _refuse_to_write_over_history(self, record: Record, tip: Tip | None) -> None:
         later = checkpoint_name(record.line, record.seq + 1)
         if (self._folder / later).exists():
-            reason = f"{HEAD} is older than {later}; put the files of the run back together, or save on a new line"
+            reason = (
+                f"{HEAD} is older than {later}; put the files of the run back together, or remove {HEAD}: then the run "
+                "stands at its newest checkpoint"
+            )
             place = (0, 0) if tip is None else (tip.line, tip.seq)
             raise CheckpointCorrupted(self._run_id, *place, reason)
 
@@ -239,6 +243,11 @@ class FileShelf:
             except Damage:
                 line = None  # nobody knows what it followed
         return tuple(reversed(stretches))
+
+
+def _is_ours(name: str) -> bool:
+    name = name.removesuffix(".tmp")
+    return name == HEAD or place_of(name) is not None or log_of(name) is not None
 
 
 def _lines(content: bytes) -> list[bytes]:

@@ -78,7 +78,7 @@ class _Memory:
     """What stores of one name share."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # a health check may look at the store again
+        self.lock = threading.Lock()
         self.runs: dict[str, _MemoryShelf] = {}
 
 

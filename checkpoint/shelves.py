@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from checkpoint.ancestry import line_of
 from checkpoint.cache import KnownRun, RunCache
 from checkpoint.envelope import refuse_large
-from checkpoint.errors import CheckpointCorrupted, CheckpointNotFound, CorruptedBytes
+from checkpoint.errors import CheckpointCorrupted, CheckpointNotFound, CheckpointUnhealthy, CorruptedBytes
 from checkpoint.falling_back import newest_before, newest_usable
 from checkpoint.kept import Kept
 from checkpoint.record import decode_head, decode_items, encode_state, moment
@@ -125,7 +125,6 @@ class ShelfStore(ABC):
             run_id: The run.
             strict: Raise what speaks against the head in place of looking for an older one.
             health_check: Gets a state that verifies, and returns True or None if it may be used, else False or why not.
-                The run is locked meanwhile, so it must not save to it.
 
         Raises:
             CheckpointCorrupted: It has checkpoints and not one verifies, or the head does not and `strict` is set.
@@ -134,14 +133,21 @@ class ShelfStore(ABC):
         """
         with self._reading(run_id) as shelf:
             tip = shelf.tip()
-            if tip is None:
-                return None
+        if tip is None:
+            return None
 
-            def read(line: int, seq: int, bad_places: frozenset[tuple[int, int]]) -> CheckpointState:
-                is_head = (line, seq) == (tip.line, tip.seq)
+        def read(line: int, seq: int, bad_places: frozenset[tuple[int, int]]) -> CheckpointState:
+            is_head = (line, seq) == (tip.line, tip.seq)
+            with self._reading(run_id) as shelf:
                 return self._read(shelf, line, seq, bad_places, tip=tip if is_head else None)
 
+        try:
+            # Nothing is locked while the health check looks, whatever it does with the store.
             return newest_usable(run_id, tip, read, strict=strict, health_check=health_check)
+        except (CheckpointCorrupted, CheckpointUnhealthy):
+            if self.head(run_id) is None:
+                return None  # it was deleted meanwhile
+            raise
 
     def load(self, run_id: str, seq: int, line: int | None = None) -> CheckpointState:
         """Return one checkpoint.

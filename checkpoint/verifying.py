@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from checkpoint.chain import ROOT, link
 from checkpoint.segments import length_of
@@ -24,8 +23,7 @@ class Damage(Exception):
         self.place = place
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """A message as a store keeps it.
 
     Args:

@@ -14,6 +14,7 @@ from checkpoint import (
     CheckpointStore,
     CheckpointUnhealthy,
     Position,
+    SqlStore,
     open_store,
 )
 from tests.tampering import DAMAGES, damage, lose_message
@@ -157,3 +158,28 @@ def test_a_run_of_which_nothing_is_whole_says_so(store: CheckpointStore, run_id:
         damage(store, run_id, 0, state.seq, "a bit flipped")
     with pytest.raises(CheckpointCorrupted, match=r"seq 2\).*and no older one verifies"):
         store.load_latest(run_id)
+
+
+def test_a_health_check_may_use_the_store(store: CheckpointStore, run_id: str, saved: list[CheckpointState]) -> None:
+    asked: list[int] = []
+
+    def check(state: CheckpointState) -> bool:
+        asked.append(state.seq)
+        assert store.load(run_id, state.seq) == state
+        store.save(CheckpointState(f"{run_id}-checks", len(asked) - 1))
+        return state.seq < 4
+
+    assert store.load_latest(run_id, health_check=check) == saved[3]
+    assert asked == [5, 4, 3]
+
+
+def test_a_run_that_is_deleted_while_it_is_looked_at_has_no_checkpoint(
+    store: CheckpointStore, run_id: str, saved: list[CheckpointState]
+) -> None:
+    def check(state: CheckpointState) -> bool:
+        store.delete(run_id)
+        return False
+
+    if isinstance(store, SqlStore):
+        pytest.skip("a database shows the whole of it as it was")
+    assert store.load_latest(run_id, health_check=check) is None

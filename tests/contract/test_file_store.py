@@ -363,14 +363,22 @@ def test_a_log_that_was_cut_is_not_added_to(store: FileStore) -> None:
     assert FileStore(store.directory).load_latest(RUN, strict=True) == state_at(3, line=1)
 
 
+THEIRS = ("notes.md", "00.json", "1.json.bak", "2.line-0.json", "messages-00.jsonl")
+
+
 def test_what_somebody_else_keeps_in_the_folder_is_left_alone(store: FileStore) -> None:
     saved(store, 2)
     folder = store.directory / RUN
-    for name in ("notes.md", "00.json", "1.json.bak", "2.line-0.json", "messages-00.jsonl"):
+    for name in THEIRS:
         (folder / name).write_text("mine")
     assert len(list(store.list_checkpoints(RUN))) == 2
     store.save(state_at(2))
     assert (folder / "notes.md").read_text() == "mine"
+    (folder / "drafts").mkdir()
+    (folder / "9.json.tmp").write_text("left behind")
+    store.delete(RUN)
+    assert store.load_latest(RUN) is None
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*THEIRS, "drafts"])
 
 
 # Edits by hand
