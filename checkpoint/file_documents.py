@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,11 +20,6 @@ from checkpoint.readable import dump_json, from_readable, load_json, to_readable
 from checkpoint.record import microseconds, moment
 from checkpoint.segments import Segments, dump_segments, load_segments
 from checkpoint.tip import Tip
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from checkpoint.verifying import Message
 
 #: Of all files. What they promise is pinned by golden files in the tests.
 FORMAT = 1
@@ -207,11 +202,6 @@ def load_message(line: bytes) -> tuple[int, bytes, bytes]:
     """
     read = _converted(load_json(line), _Message)
     return read.position, _digest(read.link), from_readable(read.message)
-
-
-def dump_messages(messages: Iterable[Message]) -> bytes:
-    """Return the lines of messages."""
-    return b"".join(dump_message(message.position, message.link, message.item) for message in messages)
 
 
 def _read(stored: bytes, kind: type[_Document]) -> _Document:

@@ -64,7 +64,7 @@ def open_store(url: str, prefix: str | None = None) -> CheckpointStore:
         ...     store.head("order-8").seq
         0
     """
-    scheme = url.partition(":")[0].lower()
+    scheme = str(url).partition(":")[0].lower()
     if scheme in ("memory", "file"):
         if prefix is not None:
             raise UnknownStore(url, "a prefix is for the tables of a database; leave it out")

@@ -28,6 +28,8 @@ _WAITS = "tests/integration/test_waits.py"
 _MYSQL = "tests/integration/test_mysql.py"
 _BACKLOG = "tests/integration/test_backlog.py"
 _FILES = "tests/contract/test_file_store.py"
+_RESEALING = "tests/contract/test_resealing.py"
+_PROCESSES = "tests/contract/test_store_processes.py"
 _FILE_CRASHES = "tests/contract/test_file_crashes.py"
 _FALLING_BACK = "tests/contract/test_falling_back.py"
 _STORES = "tests/contract/test_store_contract.py"
@@ -840,7 +842,7 @@ MUTANTS = [
         "checkpoint/verifying.py",
         "        if message.position != len(items) or chain[-1] != message.link:",
         "        if False:",
-        (f"{_FILES}::test_an_edited_message_is_not_resealed",),
+        (f"{_RESEALING}::test_an_edited_message_is_not_resealed",),
     ),
     Mutant(
         "a checkpoint's file is taken whatever its checksum says",
@@ -848,7 +850,7 @@ MUTANTS = [
         "checkpoint/file_shelf.py",
         "        if kept.checksum() != told:",
         "        if False:",
-        (f"{_FILES}::test_an_edited_checkpoint_counts_as_damaged_until_it_is_resealed",),
+        (f"{_RESEALING}::test_an_edited_checkpoint_counts_as_damaged_until_it_is_resealed",),
     ),
     Mutant(
         "a checkpoint's file is taken for another run's",
@@ -908,6 +910,6 @@ MUTANTS = [
         "checkpoint/memory.py",
         "        if os.getpid() != self._pid:",
         "        if False:",
-        (f"{_FILES}::test_a_memory_store_is_refused_in_a_child_that_was_forked_since",),
+        (f"{_PROCESSES}::test_a_memory_store_is_refused_in_a_child_that_was_forked_since",),
     ),
 ]
