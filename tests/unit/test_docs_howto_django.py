@@ -21,6 +21,7 @@ from sqlalchemy.engine import make_url
 
 from agent_tasks.boundary import Point
 from agent_tasks.testing.kills import KILLS_VARIABLE, Crossing, Kill, Kills
+from checkpoint import codec
 from tests.pages import ROOT, Page
 from tests.recovery.fleet import children_of
 from tests.waiting import wait_until
@@ -37,11 +38,22 @@ execute_from_command_line(sys.argv)
 """
 
 
+ORDER_DECLINED = """
+import shop, django
+django.setup()
+from payments.models import Order
+from payments.tasks import pay
+Order.objects.create(number="declined", cents=300)
+pay.apply_async(("declined",), task_id="declined")
+"""
+
+
 class Bank:
-    """Keeps a book of charges, honours keys, and gives no answer while it is held."""
+    """Keeps a book of charges, honours keys, declines the cards of some orders, and gives no answer while it is held."""
 
     def __init__(self) -> None:
         self.book: list[str] = []
+        self.declines: set[str] = set()
         self.requests: Counter[str] = Counter()
         self.may_answer = threading.Event()
         self.may_answer.set()
@@ -52,9 +64,9 @@ class Bank:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                bank.charge(body["order"], self.headers["Idempotency-Key"])
+                status = bank.charge(body["order"], self.headers["Idempotency-Key"])
                 bank.may_answer.wait(LIMIT)
-                self.send_response(201)
+                self.send_response(status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
@@ -64,13 +76,17 @@ class Bank:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
-    def charge(self, order: str, key: str | None) -> None:
+    def charge(self, order: str, key: str | None) -> int:
+        """Return the status of the answer."""
         with self._lock:
+            self.requests[order] += 1
+            if order in self.declines:
+                return 402
             if key is None or key not in self._keys:
                 self.book.append(order)
             if key is not None:
                 self._keys.add(key)
-            self.requests[order] += 1
+            return 201
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -144,6 +160,16 @@ class Shop:
         """Let a booking be made by a run whose id is that of the order."""
         code = f"import shop, django; django.setup(); from payments.tasks import book; book.apply_async(({number!r},), task_id={number!r})"
         self.python("-c", code, DJANGO_SETTINGS_MODULE="shop.settings")
+
+    def pay(self, number: str) -> None:
+        """Call the task for a number, of an order or none; the id of its run is that number."""
+        code = f"import shop, django; django.setup(); from payments.tasks import pay; pay.apply_async(({number!r},), task_id={number!r})"
+        self.python("-c", code, DJANGO_SETTINGS_MODULE="shop.settings")
+
+    def failure_of(self, run_id: str) -> str | None:
+        """Return what a run failed with, or None while it has not."""
+        found = self._ask("SELECT error FROM agent_runs WHERE run_id = :n AND status = 'failed'", run_id)
+        return codec.loads(found[0])["type"] if found else None
 
     def has_ended(self, run_id: str) -> bool:
         return self._ask("SELECT status FROM agent_runs WHERE run_id = :n", run_id) == ["succeeded"]
@@ -264,7 +290,15 @@ def test_the_page_leads_from_paying_twice_to_paying_once(
     def guard() -> None:
         with shop.worker():
             shop.pay_with_a_crash("o-3", shop.kill_child)
+            bank.declines.add("declined")
+            shop.pay("no-order")
+            wait_until(lambda: shop.failure_of("no-order") is not None, "a task without an order has failed", LIMIT)
+            shop.python("-c", ORDER_DECLINED, DJANGO_SETTINGS_MODULE="shop.settings")
+            wait_until(lambda: shop.failure_of("declined") is not None, "a declined payment has failed", LIMIT)
         assert shop.charges("o-3") == 1
+        assert (bank.requests["declined"], bank.requests["no-order"]) == (1, 0)
+        assert str(shop.failure_of("declined")).endswith("Declined")
+        assert str(shop.failure_of("no-order")).endswith("DoesNotExist")
 
     def kill() -> None:
         with shop.worker():

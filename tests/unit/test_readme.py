@@ -13,6 +13,7 @@ import celery
 import pytest
 
 from agent_tasks.integration import AppState
+from agent_tasks.steps import Step
 from tests.apps import close
 from tests.pages import ROOT, Page, pages, worker_of
 
@@ -27,8 +28,8 @@ class Vendor(ModuleType):
 
     def request(self, method: str, url: str, **request: Any) -> Any:
         assert 0 < request["timeout"] <= 30
-        if url.endswith("/payments"):
-            return Answer(request["json"])
+        if url.endswith("/refunds"):
+            return Answer({"status": "declined" if request["json"]["cents"] > 600 else "refunded", **request["json"]})
         if url.endswith("/orders"):
             return Answer(self.orders.setdefault(request["headers"]["Idempotency-Key"], {"id": "o-1", "cents": 600}))
         if method == "POST":
@@ -55,7 +56,9 @@ def test_the_examples_of_the_readme_make_a_run_that_a_worker_ends_and_run_in_pro
     monkeypatch.syspath_prepend(ROOT)
     monkeypatch.setitem(sys.modules, "requests", Vendor())
     monkeypatch.setattr(celery._state, "_on_app_finalizers", set())  # tasks of apps of other tests are theirs
-    names: dict[str, Any] = {"__name__": "shop"}
+    shop = ModuleType("shop")
+    monkeypatch.setitem(sys.modules, "shop", shop)  # where Celery looks for the class of an exception
+    names: dict[str, Any] = vars(shop)
     with ExitStack() as worker:
 
         def work() -> None:
@@ -68,7 +71,10 @@ def test_the_examples_of_the_readme_make_a_run_that_a_worker_ends_and_run_in_pro
         assert again.run_id == names["run"].run_id
     charged = names["order"].run_inline({"cart": {"tea": 2}})
     assert (charged["order"], charged["cents"]) == ("o-1", 600)
-    assert names["pay"].apply(("o-1", 300)).get()["cents"] == 300
+    assert names["refund"].apply(("o-1", 300)).get()["cents"] == 300
+    with pytest.raises(names["Declined"]):
+        names["refund"].apply(("o-2", 601)).get()
+    assert type(names["pay"]) is Step, "the snippets are one file, in which a task must not take a step's name"
     AppState.of(names["app"]).runtime.engine.dispose()
     close(names["app"])
 
