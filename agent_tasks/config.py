@@ -71,7 +71,8 @@ class Settings:
         if not self.database_url or not isinstance(self.database_url, str):
             raise ConfigurationError(
                 "agent_database_url is not set: the ledger needs a database. For one host "
-                "agent_database_url='sqlite:///agent.db' will do; for a fleet use 'postgresql+psycopg://…'. Or copy this project's "
+                "agent_database_url='sqlite:////var/lib/shop/agent.db' will do, with the whole path of a file (four slashes), since a relative "
+                "one means another ledger in each folder; for a fleet use 'postgresql+psycopg://…'. Or copy this project's "
                 "celeryconfig.py beside the app, for app.config_from_object('celeryconfig'): it takes the URL from AGENT_DATABASE_URL "
                 "in the environment, which nothing else reads."
             )

@@ -56,7 +56,7 @@ def open_engine(url: str, **options: Any) -> Engine:
     locks, whatever the server's options are.
 
     Args:
-        url: a SQLAlchemy URL, ``sqlite:///agent.db``, ``postgresql+psycopg://…`` or ``mysql+pymysql://…``.
+        url: a SQLAlchemy URL, ``sqlite:////var/lib/shop/agent.db``, ``postgresql+psycopg://…`` or ``mysql+pymysql://…``.
         **options: for ``sqlalchemy.create_engine``.
 
     Raises:
@@ -118,7 +118,7 @@ def parse_url(url: str) -> URL:
         parsed = make_url(url)
     except ArgumentError:
         raise ConfigurationError(
-            f"agent_database_url must be a SQLAlchemy URL such as sqlite:///agent.db, got {url!r}."
+            f"agent_database_url must be a SQLAlchemy URL such as sqlite:////var/lib/shop/agent.db, got {url!r}."
         ) from None
     backend, _, driver = parsed.drivername.partition("+")
     if backend in ("file", "memory"):

@@ -18,6 +18,7 @@ from agent_tasks.due import Due
 from agent_tasks.folded import Folded
 from agent_tasks.inbox import Inbox
 from agent_tasks.ledger import Ledger
+from agent_tasks.meeting import warn_if_missed
 from agent_tasks.migrate import OPENING, upgrade
 from agent_tasks.recorder import Recorder
 from agent_tasks.retention import Retention
@@ -96,6 +97,7 @@ class Runtime:
         """
         if parse_url(settings.database_url).get_backend_name() == "sqlite":
             upgrade(settings.database_url, settings.table_prefix, OPENING)
+        warn_if_missed(settings, app.conf.broker_url or app.conf.broker_write_url)
         boundary = Boundary()
         return cls(settings, lambda b: CeleryBell(app, b, settings), boundary=boundary)
 

@@ -26,6 +26,7 @@ from agent_tasks.folders import remove_left_behind
 from agent_tasks.greenlets import Flag, RealThread, check_pool
 from agent_tasks.heartbeat import Heartbeat
 from agent_tasks.integration import AppState
+from agent_tasks.meeting import warn_if_missed
 from agent_tasks.migrate import prepare
 from agent_tasks.pool import use_surviving_pool
 from agent_tasks.revokes import HeardRevokes
@@ -142,6 +143,8 @@ class AgentWorkerStep(bootsteps.StartStopStep):
             prepare(settings.database_url, settings.table_prefix)
         except LedgerUnavailable as error:  # it may come back; nothing is claimed before
             logger.warning("%s", error, extra={"action": "ledger_unavailable"})
+        # Before the pool's processes are made, which would each say it again.
+        warn_if_missed(settings, worker.app.conf.broker_url or worker.app.conf.broker_read_url)
         remove_left_behind()
         self._slots = Slots.of_new_worker()
         use_surviving_pool(worker.pool)

@@ -558,14 +558,14 @@ CASES = [
         "no database",
         with_settings(agent_database_url=None),
         ConfigurationError,
-        r"agent_database_url is not set: .*agent_database_url='sqlite:///agent\.db'.*copy this project's celeryconfig\.py beside the app"
+        r"agent_database_url is not set: .*agent_database_url='sqlite:////var/lib/shop/agent\.db'.*copy this project's celeryconfig\.py beside the app"
         r".*AGENT_DATABASE_URL in the environment",
     ),
     Case(
         "a database that is no URL",
         with_settings(agent_database_url="agent.db"),
         ConfigurationError,
-        r"agent_database_url must be a SQLAlchemy URL such as sqlite:///agent\.db, got 'agent\.db'",
+        r"agent_database_url must be a SQLAlchemy URL such as sqlite:////var/lib/shop/agent\.db, got 'agent\.db'",
     ),
     Case(
         "a database with a typing error",
