@@ -13,7 +13,7 @@ from celery.exceptions import Reject, TaskPredicate
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from agent_tasks.cancelling import revoke
-from agent_tasks.coordinator import Coordinator
+from agent_tasks.coordinator import Coordinator, log_no_such_run
 from agent_tasks.doorbell import RING_HEADER, names_a_step
 from agent_tasks.enqueue import MAX_PRIORITY, WORKERS_LOCK_TIMEOUT_MS
 from agent_tasks.errors import (
@@ -181,11 +181,12 @@ def _work(task: Task, job: PlainJob, runtime: Runtime, run_id: str) -> Answer:
                 revoke(runtime, run_id, why=str(reason), seconds_ago=ago)
         coordinator.handle(job, STEP, run_id, 1)
         row = _find(runtime, run_id)
+        if row is None:  # which was said
+            return NOTHING_NEW
     else:
         row = None
     if row is None or row["agent"] != job.name:
-        extra = {"action": "message_dropped"}
-        logger.warning("a doorbell of %s was dropped: there is no such run %r", job.name, run_id, extra=extra)
+        log_no_such_run(job.subject, run_id)
         return NOTHING_NEW
     if row["status"] not in FINISHED:
         return Answer(ended=False, retried=row["status"] == RunStatus.WAITING)

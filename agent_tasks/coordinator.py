@@ -101,7 +101,7 @@ class Coordinator:
         began = self.runtime.clock.local()
         attempt = self._claim(agent, step, run_id, seq, token, slot)
         if attempt is None:
-            self._settle_stale(run_id)
+            self._settle_stale(agent, run_id)
             return False
         attempt.message_began = began
         with keeping_out(attempt.resources.kept_out):
@@ -223,14 +223,17 @@ class Coordinator:
         nothing = CheckpointState(run_id=row["run_id"], seq=row["seq"], line=row["line"])
         return Attempt(self.runtime, agent, row, nothing, known, slot)
 
-    def _settle_stale(self, run_id: str) -> None:
+    def _settle_stale(self, agent: Agent, run_id: str) -> None:
         """A doorbell that claims nothing ends a run that nobody began in time, or is not the run's next.
 
         Then it rings only after moving a passed due_at, so that copies do not multiply.
         """
         runtime = self.runtime
         row = runtime.boundary.read(runtime.engine, lambda connection: runtime.runs.find(connection, run_id))
-        if row is None or row["status"] != RunStatus.QUEUED:
+        if row is None:
+            log_no_such_run(agent.subject, run_id)
+            return
+        if row["status"] != RunStatus.QUEUED:
             return
         if row["expires_at"] is not None and row["expires_at"] <= row["now"] and not row["fence"]:
             runtime.boundary.commit("expire", runtime.engine, partial(expire, runtime, run_id=run_id))
@@ -334,6 +337,22 @@ class Coordinator:
         with suppress(StepSuspended):  # a doubt or an orphan comes first; the step fails again after it is settled
             settle_unasked(attempt, at_end=True, goes_on=retry is not None)
         return retry or Fail(said)
+
+
+def log_no_such_run(subject: str, run_id: str) -> None:
+    """Say that a doorbell is of no run here.
+
+    Args:
+        subject: whose doorbell it is.
+        run_id: in it.
+    """
+    logger.warning(
+        "a doorbell of %s was dropped: there is no such run %r in this worker's ledger. Has whoever enqueued it the same "
+        "agent_database_url as this worker?",
+        subject,
+        run_id,
+        extra={"action": "message_dropped", "run_id": run_id},
+    )
 
 
 def _of_another(suspended: StepSuspended) -> CarriedElsewhere:

@@ -216,7 +216,10 @@ def _who_works(row: RowMapping) -> str:
     declared = (
         f"step {row['next_step']!r} of agent {row['agent']!r}" if row["task"] is None else f"task {row['agent']!r}"
     )
-    return f"Is one running (celery -A yourapp worker -Q {row['queue']}), and does it import the module that declares {declared}?"
+    return (
+        f"Is one running (celery -A yourapp worker -Q {row['queue']}), with the same agent_database_url and the same broker as this "
+        f"process, and does it import the module that declares {declared}?"
+    )
 
 
 def _output(row: RowMapping) -> Any:

@@ -157,5 +157,5 @@ def test_a_queued_run_waits_for_a_worker_that_knows_its_step(here: OneProcess) -
         run.get(timeout=0)
     assert str(unfinished.value) == (
         f"run 'run-1' is queued, it waits for a worker on queue {queue!r}. Is one running (celery -A yourapp worker -Q {queue}), "
-        "and does it import the module that declares step 'create' of agent 'order'?"
+        "with the same agent_database_url and the same broker as this process, and does it import the module that declares step 'create' of agent 'order'?"
     )

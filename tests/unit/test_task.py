@@ -78,6 +78,35 @@ def test_messages_that_are_no_doorbells_are_acked_with_a_line_each(
 
 
 @pytest.mark.usefixtures("untouched_logging")
+def test_a_doorbell_of_a_run_that_is_in_another_ledger_is_dropped_with_a_warning_and_one_that_came_twice_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Celery("two-ledgers", broker="memory://", set_as_current=False)
+    app.conf.update(agent_database_url=f"sqlite:///{tmp_path / 'agent.db'}", task_default_queue=str(tmp_path))
+    order = Agent("order", app=app)
+    order.step(lambda state: done(state["cart"]), name="create")
+
+    @app.task(base=AgentTask, tools=[], name="pay", shared=False)
+    def pay() -> None: ...
+
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
+        run = order.enqueue({"cart": 7})
+        assert run.get(timeout=30) == 7
+        for step, run_id in (("order.create", run.run_id), ("order.create", "run-0"), ("pay", "run-1")):
+            app.send_task(step, args=(run_id, 1), task_id=run_id, headers={RING_HEADER: 1})
+        assert order.enqueue({"cart": 8}).get(timeout=30) == 8
+
+    dropped = [record.getMessage() for record in caplog.records if getattr(record, "action", "") == "message_dropped"]
+    assert [line.partition(": ")[0] for line in dropped] == [
+        "a doorbell of agent 'order' was dropped",
+        "a doorbell of task 'pay' was dropped",
+    ]
+    assert all("agent_database_url" in line for line in dropped)
+    order.runtime.engine.dispose()
+    close(app)
+
+
+@pytest.mark.usefixtures("untouched_logging")
 def test_doorbells_of_a_step_that_only_another_release_knows_are_dropped_quietly_and_other_unknown_tasks_are_celerys(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
