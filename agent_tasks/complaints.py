@@ -1,4 +1,4 @@
-"""Saying that something fails: at once, then ever more rarely, and when it is over."""
+"""Saying that something fails: at once, then ever more rarely, and when it is over; or of many things of a kind only some."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
+
+#: Between two lines about things of one kind, in seconds.
+KIND_PAUSE = 60.0
 
 #: Between two lines about the same failure: the first pause, which doubles up to the longest, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
@@ -69,3 +72,30 @@ class Complaints:
             self._clock() - self._since,
             extra={"action": "loop_recovered", "loop": self._subject},
         )
+
+
+class Seldom:
+    """Lets one of many lines of a kind pass in a minute, and counts the others.
+
+    Args:
+        clock: returns seconds; tests move it.
+
+    Example:
+        >>> seldom = Seldom(clock=lambda: 0.0)
+        >>> seldom.left_out("order.pay"), seldom.left_out("order.pay"), seldom.left_out("order.ship")
+        (0, None, 0)
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._passed: dict[str, tuple[float, int]] = {}
+
+    def left_out(self, kind: str) -> int | None:
+        """Return how many lines of this kind were left out since the last that passed, or None if this one is, too."""
+        now = self._clock()
+        at, count = self._passed.get(kind, (float("-inf"), 0))
+        if now < at + KIND_PAUSE:
+            self._passed[kind] = (at, count + 1)
+            return None
+        self._passed[kind] = (now, 0)
+        return count

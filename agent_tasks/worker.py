@@ -17,7 +17,8 @@ from celery import bootsteps, signals
 
 from agent_tasks import forks
 from agent_tasks.boundary import Boundary
-from agent_tasks.complaints import Complaints
+from agent_tasks.clock import Clock
+from agent_tasks.complaints import Complaints, Seldom
 from agent_tasks.config import Settings
 from agent_tasks.declarations import is_async
 from agent_tasks.doorbell import is_doorbell
@@ -196,25 +197,32 @@ class AgentWorkerStep(bootsteps.StartStopStep):
 
 
 class UnknownDoorbells(bootsteps.Step):
-    """Drops doorbells of steps that only another release knows, with a line each, and leaves their runs to the sweepers.
+    """Drops doorbells of steps that only another release knows, and leaves their runs to the sweepers.
 
-    Celery would log each with its whole body and a traceback, for as long as two releases are at work.
+    Celery would log each with its whole body and a traceback, and each run is rung for every few seconds, for as long as two
+    releases are at work. Here a step has one line a minute.
     """
 
     def create(self, consumer: Any) -> None:
         """Ask here first about tasks that nobody registered."""
         self._consumer, self._others = consumer, consumer.on_unknown_task
+        self._seldom = Seldom(Clock().local)
         consumer.on_unknown_task = self._drop
 
     def _drop(self, body: Any, message: Any, error: BaseException) -> None:
         if not _is_doorbell(message):
             self._others(body, message, error)
             return
-        logger.warning(
-            "a doorbell of %s was left to the sweeper: this worker does not know the step, another release may",
-            message.headers.get("task"),
-            extra={"action": "step_unknown", "task": message.headers.get("task")},
-        )
+        task, run_id = str(message.headers.get("task")), str(message.payload[0][0])
+        left_out = self._seldom.left_out(task)
+        if left_out is not None:
+            logger.warning(
+                "a doorbell of %s for run %s was left to the sweeper: this worker does not know the step, another release may%s",
+                task,
+                run_id,
+                f" ({left_out} more of this step were since the last such line)" if left_out else "",
+                extra={"action": "step_unknown", "task": task, "run_id": run_id},
+            )
         acknowledge = partial(message.ack_log_error, logger, self._consumer.connection_errors)
         Boundary().ack("doorbell", acknowledge)
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from agent_tasks.complaints import FIRST_PAUSE, Complaints
+from agent_tasks.complaints import FIRST_PAUSE, KIND_PAUSE, Complaints, Seldom
 
 
 class Clock:
@@ -56,3 +56,13 @@ def test_a_failure_after_the_end_of_the_last_one_is_a_new_one(caplog: pytest.Log
         complaints.failed(ConnectionError("refused"))
         complaints.succeeded()
     assert lines(caplog) == 2 * ["agent-sweeper: ConnectionError: refused", "agent-sweeper: works again after 0 s"]
+
+
+def test_of_many_lines_of_a_kind_one_passes_in_a_minute_with_the_count_of_the_others() -> None:
+    seldom = Seldom(clock := Clock())
+    passed = []
+    for second in range(0, 180, 5):
+        clock.now = float(second)
+        passed += [(second, count) for count in [seldom.left_out("order.pay")] if count is not None]
+    assert passed == [(0, 0), (KIND_PAUSE, 11), (2 * KIND_PAUSE, 11)]
+    assert seldom.left_out("order.ship") == 0
