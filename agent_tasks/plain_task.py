@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from math import isnan
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from celery import signals
 from celery.app.task import Context
 from celery.exceptions import Ignore, Retry
 from celery.utils.serialization import raise_with_context
@@ -16,6 +17,7 @@ from kombu.exceptions import EncodeError
 from agent_tasks.answering import Answer, answer, answer_eagerly, tell_that_result_is_stored
 from agent_tasks.around import call_body, is_from_own_call, keep_before_start, keep_call
 from agent_tasks.errors import AgentTasksError, OutsideRun, RunNotFound, UnguardedTool
+from agent_tasks.forgotten import warn_of_forgotten_bases
 from agent_tasks.hosting import in_worker
 from agent_tasks.limits import LONGEST_SECONDS
 from agent_tasks.messages import show_run
@@ -456,3 +458,6 @@ def _is_the_runs_own(task: AgentTask, error: BaseException) -> bool:
 def _raised_now() -> Exception | None:
     error = sys.exc_info()[1]
     return error if isinstance(error, Exception) else None
+
+
+signals.celeryd_after_setup.connect(warn_of_forgotten_bases)  # not of a bootstep, which only apps with a ledger have
