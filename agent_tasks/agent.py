@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import TYPE_CHECKING, Any, overload
 
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from agent_tasks.runtime import Runtime
+
+
+logger = logging.getLogger(__name__)
 
 
 class Agent:
@@ -406,6 +410,7 @@ class Agent:
             raise UnknownStep(
                 f"agent {self.name!r} starts with {self.start.name!r} and with {name!r}: keep one start=True."
             )
+        _warn_if_it_hides_a_tool(subject, function, self.tools.values())
         policy = retry_policy(subject, task_options)
         check_step_options(subject, task_options)
         check_limits(subject, task_options)
@@ -417,6 +422,23 @@ class Agent:
             self.start = step
         register_step(self, step, task_options)
         return step
+
+
+def _warn_if_it_hides_a_tool(subject: str, function: Callable[..., Any], tools: Iterable[Tool[..., Any]]) -> None:
+    """Say it where the function of a step takes the name, in the same scope, that its steps call a tool by."""
+    place = (getattr(function, "__module__", None), getattr(function, "__qualname__", "<lambda>"))
+    for tool in tools:
+        if place[1].endswith("<lambda>") or place != (tool.body.__module__, tool.body.__qualname__):
+            continue
+        if function is not tool.body:
+            logger.warning(
+                "%s has a function of the same name as %s, which it hides: whoever calls %s calls the step. Give one of the two "
+                "functions another name",
+                subject,
+                tool.subject,
+                function.__name__,
+                extra={"action": "tool_hidden"},
+            )
 
 
 def _starts_with_results(subject: str) -> ConfigurationError:

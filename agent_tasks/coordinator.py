@@ -29,6 +29,7 @@ from agent_tasks.errors import (
 from agent_tasks.fallback import examine
 from agent_tasks.lines import next_place, standing_line
 from agent_tasks.loops import KeptLoop
+from agent_tasks.mistaken import what_is_mistaken
 from agent_tasks.next_calls import begins_with_calls, next_with_calls, run_step
 from agent_tasks.next_waits import after_answer, is_answer, next_with_wait, sleep_on
 from agent_tasks.operations import CRASHES, describe_failure, text_of, traceback_of
@@ -296,6 +297,8 @@ class Coordinator:
     def _outcome_of(self, attempt: Attempt, step: Step, returned: Any) -> Outcome | NotYet:
         attempt.raise_if_doomed()
         attempt.check_awaited()
+        if (mistake := what_is_mistaken(returned, attempt.agent.steps)) is not None:
+            raise BadOutcome(f"run {attempt.run_id!r}: step {step.name!r} returned {mistake}")
         if is_answer(attempt, returned):
             return after_answer(attempt, returned)
         if isinstance(returned, (Done, Fail)):

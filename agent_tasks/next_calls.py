@@ -15,6 +15,7 @@ from agent_tasks.batches import check_size, run_batch
 from agent_tasks.errors import BadOutcome, UnknownStep, did_you_mean
 from agent_tasks.identity import identify
 from agent_tasks.ledger import Request, seconds_of
+from agent_tasks.mistaken import what_is_mistaken
 from agent_tasks.outcomes import Calls, Next
 from agent_tasks.planned_calls import Batch, Call, identity_of
 from agent_tasks.plans import plan
@@ -68,9 +69,12 @@ def named_step(attempt: Attempt, given: Any, call: str, word: str) -> str:
         word: name of its argument.
 
     Raises:
+        BadOutcome: it is a tool, or something else that cannot be meant as a step, whatever its name.
         UnknownStep: it is no step of the agent.
     """
     steps = attempt.agent.steps
+    if (mistake := what_is_mistaken(given, steps)) is not None:
+        raise BadOutcome(f"run {attempt.run_id!r}: step {attempt.step!r} returned {call}(…, {word}=…) with {mistake}")
     name = given.name if isinstance(given, Step) else getattr(given, "__name__", given)
     is_given = isinstance(given, Step) or callable(given)
     if not is_given or name not in steps or (isinstance(given, Step) and given.agent_name != attempt.agent.name):

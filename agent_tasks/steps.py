@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 import logging
+import reprlib
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agent_tasks.errors import nearest
+from agent_tasks.errors import AgentTasksError, nearest
 from agent_tasks.retries import NO_RETRIES, RetryPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from types import FrameType
 
     from checkpoint import CheckpointState
@@ -25,6 +26,10 @@ CELERYS_VERBS = frozenset({"delay", "apply_async", "apply", "s", "si", "signatur
 
 #: Places where a step called another one, which were warned of.
 _warned: set[tuple[str, int]] = set()
+
+
+#: Stands for a state that was not given.
+_MISSING: Any = object()
 
 
 #: What stands beside the state, and not in it.
@@ -51,10 +56,17 @@ class Step:
     takes_results: bool = False
     needs_results: bool = False
 
-    def __call__(self, state: Any, *results: Any) -> Any:
-        """Call the function, as a unit test does; a step that calls another one is warned of, once a place."""
+    def __call__(self, state: Any = _MISSING, *results: Any, **more: Any) -> Any:
+        """Call the function, as a unit test does; a step that calls another one is warned of, once a place.
+
+        Raises:
+            AgentTasksError: a step calls it with something that is no state: the tool of the same name may be meant.
+            TypeError: the arguments do not fit.
+        """
+        _refuse_no_state(self, state, more)
         _warn_if_a_step_calls(self, sys._getframe(1))
-        return self.function(state, *results)
+        given = () if state is _MISSING else (state,)
+        return self.function(*given, *results, **more)
 
     if not TYPE_CHECKING:  # which would take it for a word on every name
 
@@ -153,6 +165,29 @@ def takes(function: Callable[..., Any], arguments: int) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _refuse_no_state(step: Step, state: object, more: Mapping[str, object]) -> None:
+    """Refuse what a step gives to another one as if that were a tool: its body would take an argument for the state."""
+    from agent_tasks.current import attempt_of_this_context
+
+    attempt = attempt_of_this_context()
+    if attempt is None or (isinstance(state, Mapping) and not more):
+        return
+    word = getattr(step.function, "__name__", step.name)
+    said = f"run {attempt.run_id!r}: step {attempt.step!r} called {word}, which is step {step.name!r} of agent {step.agent_name!r}, "
+    said += (
+        "without a state."
+        if state is _MISSING
+        else f"with {reprlib.repr(state)}, which is no state."
+        if not more
+        else "with keywords."
+    )
+    if step.name in attempt.agent.tools or word in attempt.agent.tools:
+        said += " The agent has a tool of this name, too, which the step's function hides: give one of the two functions another name."
+    else:
+        said += f" To go on with it, return the step itself: return {word}."
+    raise AgentTasksError(said)
 
 
 def _warn_if_a_step_calls(step: Step, caller: FrameType) -> None:
