@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from agent_tasks import troubles
 from agent_tasks.children import EndingChildren
-from agent_tasks.cures import cure_of
+from agent_tasks.cures import cure_of, migrate_first
 from agent_tasks.database import begin_anew
 from agent_tasks.errors import LedgerUnavailable, SchemaMissing, is_a
 from agent_tasks.single import Borrowed
@@ -297,7 +297,7 @@ class LedgerErrors:
             if troubles.is_schema_missing(error):
                 raise SchemaMissing(
                     f"the ledger's tables are missing or older than this release ({first_line(error)}). "
-                    "Run `celery -A yourapp agent db upgrade` (or `agent-tasks db upgrade --url …`) once, then try again."
+                    f"{migrate_first()}, then try again."
                 ) from error
             if mysql.number_of(error) in mysql.OF_A_STATEMENT:
                 return

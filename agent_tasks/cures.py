@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
+#: A module that Django imports for a project that has this package among its INSTALLED_APPS.
+_DJANGO_APP = "agent_tasks.integrations.django.apps"
+
 #: What drivers and servers say, in lower case, and what to do about it; the first that fits. A server that speaks another
 #: language than English gets the last one.
 _CURES: tuple[tuple[tuple[str, ...], str], ...] = (
@@ -100,3 +105,16 @@ def cure_of(error: BaseException) -> str:
             if sign in said and (not sign.endswith(" ") or _MISSING in said):
                 return cure
     return _OTHERWISE
+
+
+def migrate_first() -> str:
+    """Return what to do about tables that are missing or too old, as a sentence without its end.
+
+    Example:
+        >>> migrate_first()
+        'Run `celery -A yourapp agent db upgrade` (or `agent-tasks db upgrade --url …`) once'
+    """
+    command = "`celery -A yourapp agent db upgrade`"
+    if _DJANGO_APP in sys.modules:
+        return f"Run `python manage.py migrate` (or {command}) once"
+    return f"Run {command} (or `agent-tasks db upgrade --url …`) once"

@@ -14,8 +14,9 @@ from billiard.exceptions import SoftTimeLimitExceeded
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, SQLAlchemyError
 
+from agent_tasks.cures import migrate_first
 from agent_tasks.errors import SchemaMissing, TransactionUnusable
-from agent_tasks.troubles import is_schema_missing
+from agent_tasks.troubles import first_line, is_schema_missing
 from agent_tasks.whereabouts import check_same_database
 from checkpoint.mysql import NO_SAVEPOINT, number_of
 
@@ -268,8 +269,8 @@ def his_errors() -> Iterator[None]:
     except DBAPIError as error:
         if is_schema_missing(error):
             raise SchemaMissing(
-                f"the ledger's tables are missing or older than this release ({error.orig}). Run "
-                "`celery -A yourapp agent db upgrade` once, then try again."
+                f"the ledger's tables are missing or older than this release ({first_line(error)}). {migrate_first()}, then try "
+                "again."
             ) from error
         if _sqlstate(error) == _FAILED_TRANSACTION:
             raise TransactionUnusable(

@@ -17,6 +17,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from agent_tasks.boundary import LedgerErrors
+from agent_tasks.cures import migrate_first
 from agent_tasks.database import open_engine, parse_url
 from agent_tasks.errors import ConfigurationError, LedgerUnavailable, SchemaMissing
 from agent_tasks.troubles import first_line, is_held
@@ -173,10 +174,7 @@ def prepare(url: str, prefix: str = "agent_") -> None:
     engine = open_engine(url)
     try:
         if revision(engine, prefix, OPENING) is None:
-            raise SchemaMissing(
-                "the ledger's tables are missing. Run `celery -A yourapp agent db upgrade` (or `agent-tasks db upgrade "
-                "--url …`) once, then start the worker again."
-            )
+            raise SchemaMissing(f"the ledger's tables are missing. {migrate_first()}, then start the worker again.")
         _check_tables(engine, prefix, OPENING)
     finally:
         engine.dispose()

@@ -43,6 +43,11 @@ _WITHOUT_MEANING = frozenset(
 )
 
 
+#: Options about where one message goes, or what becomes of it there, which a call in the ledger has no use for.
+_OF_A_MESSAGE = frozenset(
+    {"exchange", "exchange_type", "routing_key", "mandatory", "immediate", "declare", "retries", "timeout"}
+)
+
 #: Names of headers that say what a message is; a caller's own must not stand in for them.
 _HEADERS_OF_THE_PROTOCOL = frozenset(
     {
@@ -204,9 +209,14 @@ def _check(task: Task, options: dict[str, Any]) -> None:
                     f"task {task.name!r} was called with {name}=, which agents have. Nothing was sent. To make a job once, declare "
                     "at the task which parameters name it, dedupe_on=(…), or give the call a task_id= of your own."
                 )
+            near = did_you_mean(name, _HONOURED | {CONNECTION})
+            if near and name not in _OF_A_MESSAGE:
+                raise AgentTasksError(
+                    f"task {task.name!r} was called with {name}=, which is no option of a call. Nothing was sent.{near}"
+                )
             raise AgentTasksError(
                 f"task {task.name!r} was called with {name}=, which cannot be honoured: the call is kept in the ledger, and "
-                f"its doorbells go to a queue by its name. Nothing was sent.{did_you_mean(name, _HONOURED | {CONNECTION})}"
+                f"its doorbells go to a queue by its name. Nothing was sent."
             )
 
 

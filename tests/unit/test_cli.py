@@ -376,6 +376,11 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
         exit_codes.STATE,
         "must be one of happened, did-not-happen, got 'hapened'. Did you mean 'happened'?",
     ),
+    "a reply that does not fit, with a result": (
+        lambda here: ("inbox", "resolve", item_of(here).item_id, "hapened", "--why", "x", "--result", "1"),
+        exit_codes.STATE,
+        "must be one of happened, did-not-happen, got 'hapened'. Did you mean 'happened'?",
+    ),
     "answered before": (answered_before, exit_codes.STATE, "was answered already: withdrawn by evidence"),
     "no reason": (
         lambda here: ("inbox", "resolve", item_of(here).item_id, "happened"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from sqlalchemy import make_url
@@ -11,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from agent_tasks import Agent, AgentTask, done
 from agent_tasks.boundary import Boundary, Point
-from agent_tasks.cures import cure_of
+from agent_tasks.cures import cure_of, migrate_first
 from agent_tasks.database import open_engine
 from agent_tasks.errors import LedgerUnavailable
 from tests.one_process import OneProcess
@@ -118,3 +120,10 @@ def test_an_sqlite_ledger_in_no_folder_says_to_make_it(tmp_path: Path) -> None:
         LedgerUnavailable, match=r"unable to open database file.*make the folder that agent_database_url"
     ):
         Boundary().read(engine, lambda connection: connection.exec_driver_sql("SELECT 1"))
+
+
+def test_in_a_django_project_missing_tables_are_made_by_migrate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "agent_tasks.integrations.django.apps", raising=False)
+    assert "manage.py" not in migrate_first()
+    monkeypatch.setitem(sys.modules, "agent_tasks.integrations.django.apps", ModuleType("apps"))
+    assert migrate_first() == "Run `python manage.py migrate` (or `celery -A yourapp agent db upgrade`) once"

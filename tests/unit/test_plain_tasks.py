@@ -547,7 +547,13 @@ def test_the_job_of_a_dedupe_key_cannot_be_deleted_while_a_call_is_made_that_end
     ("options", "said"),
     [
         ({"routing_key": "a"}, "routing_key=, which cannot be honoured"),
-        ({"countdwn": 3}, r"countdwn=, which cannot be honoured.*Did you mean 'countdown'"),
+        ({"countdwn": 3}, r"countdwn=, which is no option of a call\. Nothing was sent\. Did you mean 'countdown'\?$"),
+        (
+            {"ledger_conection": 3},
+            r"ledger_conection=, which is no option of a call\. .*Did you mean 'ledger_connection'\?$",
+        ),
+        ({"exchange": "a"}, "exchange=, which cannot be honoured"),
+        ({"foo": "a"}, "foo=, which cannot be honoured"),
         ({"retries": 2}, "retries=, which"),
         ({"priority": -1}, "priority of task 'pay' must be a whole number"),
         ({"task_id": "ü" * 150}, "task_id must be a text of at most 255 bytes in UTF-8"),
