@@ -29,7 +29,7 @@ class Vendor(ModuleType):
     def request(self, method: str, url: str, **request: Any) -> Any:
         assert 0 < request["timeout"] <= 30
         if url.endswith("/refunds"):
-            return Answer({"status": "declined" if request["json"]["cents"] > 600 else "refunded", **request["json"]})
+            return Answer(request["json"], status_code=402 if request["json"]["cents"] > 600 else 201)
         if url.endswith("/orders"):
             return Answer(self.orders.setdefault(request["headers"]["Idempotency-Key"], {"id": "o-1", "cents": 600}))
         if method == "POST":
@@ -39,8 +39,8 @@ class Vendor(ModuleType):
 
 
 class Answer:
-    def __init__(self, body: Any) -> None:
-        self._body = body
+    def __init__(self, body: Any, status_code: int = 200) -> None:
+        self._body, self.status_code = body, status_code
 
     def raise_for_status(self) -> None:
         pass
