@@ -17,6 +17,7 @@ from checkpoint.encoder import Encoding
 from checkpoint.envelope import MAX_BYTES, pack, unpack
 from checkpoint.errors import CorruptedBytes, UnreadableValue
 from checkpoint.nesting import check_depth
+from checkpoint.words import said
 
 
 def dumps(value: Any, path: str = "value") -> bytes:
@@ -52,7 +53,7 @@ def loads(stored: bytes) -> Any:
 
     Raises:
         CorruptedBytes: The bytes are damaged, not ours, or larger or deeper than the limits.
-        UnreadableValue: They are whole, but an upcast, a factory or a package fails here.
+        UnreadableValue: They are whole, but an upcast, a factory or a package fails here, or memory ends.
     """
     return decode(unpack(stored))
 
@@ -88,12 +89,12 @@ def decode(raw: bytes) -> Any:
 
     Raises:
         CorruptedBytes: The bytes are not one encoded value, or larger or deeper than the limits.
-        UnreadableValue: They are whole, but an upcast, a factory or a package fails here.
+        UnreadableValue: They are whole, but an upcast, a factory or a package fails here, or memory ends.
     """
     if len(raw) > MAX_BYTES:
         raise CorruptedBytes(f"{len(raw)} bytes are more than the limit of {MAX_BYTES}")
-    check_depth(raw)
     try:
+        check_depth(raw)
         return kinds.decoder.decode(raw)
     except (CorruptedBytes, UnreadableValue):
         raise
@@ -102,4 +103,8 @@ def decode(raw: bytes) -> Any:
             "value", 0, "the stack has no room for its depth; read it from fewer nested calls"
         ) from error
     except (msgspec.MsgspecError, ValueError, TypeError, ArithmeticError) as error:
-        raise CorruptedBytes(f"{type(error).__name__}: {error}") from error
+        raise CorruptedBytes(said(error)) from error
+    except MemoryError as error:
+        raise UnreadableValue("value", 0, f"its {len(raw)} bytes need more memory than there is") from error
+    except Exception as error:  # a registered type's own __hash__ or __eq__, as a member of a set or a key
+        raise UnreadableValue("value", 0, said(error)) from error

@@ -65,6 +65,10 @@ class Encoding:
             if len(way) > 300:  # a value that holds itself has a very long way
                 way = way[:300] + "…"
             raise UnstorableValue(path + way, refused.reason) from refused.__cause__
+        except RecursionError as error:
+            raise UnstorableValue(
+                path, "the stack has no room for its depth; save it from fewer nested calls"
+            ) from error
 
     def _encode(self, value: Any) -> bytes:
         try:
@@ -176,6 +180,8 @@ class Encoding:
         return Ext(kinds.REGISTERED, _pack([known.tag, known.version, plain]))
 
     def _opaque(self, value: Opaque, depth: int) -> Ext:
+        if (type(value.tag), type(value.version), type(value.data)) != (str, int, bytes):
+            raise _Refused("an Opaque holds a str, an int and bytes; pass on the one that was loaded")
         try:
             deepest = depth_of(value.data)
         except CorruptedBytes as error:

@@ -80,7 +80,7 @@ def unpack(stored: bytes) -> bytes:
 
     Raises:
         CorruptedBytes: The header is not ours, the checksum fails, or the body is larger than `MAX_BYTES`.
-        UnreadableValue: The body needs zstd and no implementation is installed.
+        UnreadableValue: The body needs zstd and no implementation is installed, or more memory than there is.
     """
     if len(stored) < _HEADER_BYTES:
         raise CorruptedBytes(f"{len(stored)} bytes are fewer than the {_HEADER_BYTES} bytes of a header")
@@ -91,7 +91,14 @@ def unpack(stored: bytes) -> bytes:
     body = stored[_HEADER_BYTES:]
     if _checksum(stored[:2], body) != stored[2:_HEADER_BYTES]:
         raise CorruptedBytes("the checksum does not match")
-    match stored[1]:
+    try:
+        return _decompress(stored[1], body)
+    except MemoryError as error:
+        raise UnreadableValue("body", 0, f"its {len(body)} bytes need more memory than there is") from error
+
+
+def _decompress(compression: int, body: bytes) -> bytes:
+    match compression:
         case 0:
             return body
         case 1:

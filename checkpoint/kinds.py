@@ -38,6 +38,7 @@ import msgspec
 from checkpoint.errors import CorruptedBytes, UnreadableValue
 from checkpoint.registry import registry
 from checkpoint.values import Opaque
+from checkpoint.words import said, shown
 
 TUPLE, SET, FROZENSET, BYTEARRAY, BIG_INT, COMPLEX, DECIMAL = 1, 2, 3, 4, 5, 6, 7
 UUID_, DATE, TIME, DATETIME, TIMEDELTA, DICT, REGISTERED = 8, 9, 10, 11, 12, 13, 14
@@ -78,7 +79,7 @@ def _zone(data: Any) -> tzinfo | None:
             except (ZoneInfoNotFoundError, OSError) as error:
                 reason = f"this machine has no time zone {key!r}; install tzdata"
                 raise UnreadableValue("zone", 0, reason) from error
-    raise CorruptedBytes(f"not a time zone: {data!r}")
+    raise CorruptedBytes(f"not a time zone: {shown(data)}")
 
 
 def _rebuild(code: int, payload: memoryview) -> Any:
@@ -123,8 +124,8 @@ def _rebuild_registered(payload: memoryview) -> Any:
     data = decoder.decode(raw)
     try:
         return known.from_data(known.current(data, version))
-    except Exception as error:
-        raise UnreadableValue(tag, version, f"{type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # it may do anything
+        raise UnreadableValue(tag, version, said(error)) from error
 
 
 decoder = msgspec.msgpack.Decoder(ext_hook=_rebuild)

@@ -28,7 +28,10 @@ _SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 _ARRAYS = {0xDC: 2, 0xDD: 4}
 _MAPS = {0xDE: 2, 0xDF: 4}
 _EXTENSIONS = {0xC7: 1, 0xC8: 2, 0xC9: 4}
-_FIXED_EXTENSIONS = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
+_FIXED_EXTENSIONS = frozenset(range(0xD4, 0xD9))
+# msgpack's own timestamp, the extension -1. Its payload is no encoded value, so what follows it would be read at a wrong
+# place and could hide a nesting; this codec never writes one.
+_TIMESTAMP = 0xFF
 
 
 def check_depth(raw: bytes) -> None:
@@ -81,7 +84,7 @@ def depth_of(raw: bytes) -> int:
         elif opcode in _FIXED:
             position += _FIXED[opcode]
         elif opcode in _FIXED_EXTENSIONS:
-            position += 1  # the payload of each of our extensions is one encoded value
+            position = _extension(raw, position)
             inner = 1
         else:
             width = _SIZED.get(opcode) or _ARRAYS.get(opcode) or _MAPS.get(opcode) or _EXTENSIONS.get(opcode)
@@ -96,7 +99,7 @@ def depth_of(raw: bytes) -> int:
             elif opcode in _MAPS:
                 inner = 2 * count
             else:
-                position += 1
+                position = _extension(raw, position)
                 inner = 1
         if inner is not None:
             pending.append(inner)
@@ -106,3 +109,10 @@ def depth_of(raw: bytes) -> int:
     if position != size:
         raise CorruptedBytes("the data does not end where its value ends")
     return deepest
+
+
+def _extension(raw: bytes, position: int) -> int:
+    """Return where the payload begins of the extension whose code is at `position`; it is one encoded value."""
+    if raw[position : position + 1] == bytes((_TIMESTAMP,)):
+        raise CorruptedBytes("it holds a timestamp of msgpack's own, which is never stored")
+    return position + 1

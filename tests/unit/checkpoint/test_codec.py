@@ -379,6 +379,10 @@ def test_opaque_data_that_was_changed_is_refused() -> None:
             dumps(Opaque("a", 1, data))
     with pytest.raises(UnstorableValue, match="nests deeper"):
         dumps([Opaque("a", 1, b"\x91" * 127 + b"\x01")])
+    with pytest.raises(UnstorableValue, match="an Opaque holds a str, an int and bytes"):
+        dumps([Opaque("a", None, b"\x01")])  # type: ignore[arg-type]
+    with pytest.raises(UnstorableValue, match="its data was changed: it holds a timestamp"):
+        dumps(Opaque("a", 1, b"\xd6\xff\x00\x00\x00\x00"))
 
 
 def test_a_type_with_its_own_functions_is_rebuilt_and_compared_at_save() -> None:
@@ -418,6 +422,19 @@ def test_a_stack_that_is_nearly_used_up_is_no_damage() -> None:
 
     with pytest.raises((UnreadableValue, RecursionError)):  # and never CorruptedBytes
         deeper_and_deeper()
+
+
+def test_a_stack_that_is_nearly_used_up_refuses_a_save_by_path() -> None:
+    value = [[[[[[[[1]]]]]]]]
+
+    def deeper_and_deeper() -> None:
+        dumps(value, "cart")
+        deeper_and_deeper()
+
+    with pytest.raises((UnstorableValue, RecursionError)) as refused:
+        deeper_and_deeper()
+    if isinstance(refused.value, UnstorableValue):
+        assert str(refused.value).startswith("cart cannot be stored: the stack has no room")
 
 
 def test_a_dataclass_comes_back_with_its_computed_fields_and_without_running_its_code() -> None:

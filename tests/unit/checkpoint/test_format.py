@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import subprocess
 import sys
 import threading
 import zlib
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -23,6 +25,7 @@ from hypothesis import strategies as st
 from checkpoint import CheckpointError, CorruptedBytes, Opaque, UnreadableValue, dumps, envelope, kinds, loads
 from checkpoint.codec import decode, encode
 from checkpoint.nesting import MAX_DEPTH, check_depth, depth_of
+from checkpoint.registry import registry
 
 GOLDEN = {
     "010031edffc91ec285cdc0": None,
@@ -161,6 +164,24 @@ def test_a_tag_never_names_code() -> None:
     assert value == Opaque("os.system", 1, encode("echo"))
 
 
+@pytest.mark.parametrize("error", [AttributeError("no id yet"), RuntimeError("no session")], ids=repr)
+def test_whatever_a_registered_type_raises_as_a_key_or_a_member_is_an_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    class Unhashable:
+        def __hash__(self) -> int:
+            raise error
+
+    monkeypatch.setattr(registry, "_by_class", {})
+    monkeypatch.setattr(registry, "_by_tag", {})
+    registry.register("test.U", Unhashable, to_data=lambda _: None, from_data=lambda _: Unhashable())
+    member = msgspec.msgpack.Ext(kinds.REGISTERED, msgspec.msgpack.encode(["test.U", 1, None]))
+    for code, payload in ((kinds.SET, [member]), (kinds.DICT, [member, 1])):
+        raw = msgspec.msgpack.encode(msgspec.msgpack.Ext(code, msgspec.msgpack.encode(payload)))
+        with pytest.raises(UnreadableValue, match=str(error)):
+            decode(raw)
+
+
 def nested(opener: bytes, depth: int) -> bytes:
     return opener * depth + b"\xc0"
 
@@ -172,12 +193,25 @@ def nested_extensions(depth: int) -> bytes:
     return raw
 
 
+def behind_a_timestamp(depth: int) -> bytes:
+    """A list of msgpack's own timestamp and a bomb, whose payload, read as a value, begins bytes as long as the bomb."""
+    size = depth.to_bytes(4, "big")
+    assert size[3] == 0x91
+    return b"\x92\xd6\xff\xc6" + size[:3] + b"\x91" * depth + b"\xc0\xc0"
+
+
 @pytest.mark.parametrize(
-    "raw",
-    [nested(b"\x91", 100_000), nested(b"\x81\xa0", 100_000), nested(b"\xdc\x00\x01", 50_000), nested_extensions(3_000)],
-    ids=["lists", "dicts", "wide lists", "extensions"],
+    ("raw", "message"),
+    [
+        (nested(b"\x91", 100_000), "nests deeper than 128"),
+        (nested(b"\x81\xa0", 100_000), "nests deeper than 128"),
+        (nested(b"\xdc\x00\x01", 50_000), "nests deeper than 128"),
+        (nested_extensions(3_000), "nests deeper than 128"),
+        (behind_a_timestamp(0x018691), "a timestamp of msgpack's own"),
+    ],
+    ids=["lists", "dicts", "wide lists", "extensions", "behind a timestamp"],
 )
-def test_a_depth_bomb_is_refused_on_a_small_stack_too(raw: bytes) -> None:
+def test_a_depth_bomb_is_refused_on_a_small_stack_too(raw: bytes, message: str) -> None:
     caught: list[BaseException] = []
 
     def read() -> None:
@@ -196,7 +230,38 @@ def test_a_depth_bomb_is_refused_on_a_small_stack_too(raw: bytes) -> None:
         sys.setrecursionlimit(limit)
         threading.stack_size(before)
     assert [type(error) for error in caught] == [CorruptedBytes]
-    assert "nests deeper than 128" in str(caught[0])
+    assert message in str(caught[0])
+
+
+# Each takes a few KB as it is stored, and as values, or as bytes already, more memory than its process has.
+SWELLING = """
+import resource, sys
+from checkpoint import UnreadableValue, envelope, loads
+unit, wanted, room = bytes.fromhex(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+count = wanted * 1024 * 1024 // len(unit)
+stored = envelope.pack(b"\\xdd" + count.to_bytes(4, "big") + unit * count)
+assert len(stored) < 100_000, len(stored)
+now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+limit = now + room * 1024 * 1024
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    loads(stored)
+except UnreadableValue as error:
+    assert "more memory than there is" in str(error), error
+    print("refused")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads how much memory it has from Linux")
+@pytest.mark.parametrize(
+    ("unit", "wanted", "room"),
+    [("90", 3, 30), ("80", 3, 30), ("a26162", 3, 30), ("d40290", 3, 30), ("a26162", 48, 20)],
+    ids=["lists", "dicts", "texts", "sets", "decompressed"],
+)
+def test_what_swells_beyond_the_memory_is_an_error_of_ours(unit: str, wanted: int, room: int) -> None:
+    command = [sys.executable, "-c", SWELLING, unit, str(wanted), str(room)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (ended.stdout.strip(), ended.returncode) == ("refused", 0), ended.stderr[-2000:]
 
 
 @pytest.mark.parametrize(
