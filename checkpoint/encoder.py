@@ -11,9 +11,10 @@ from uuid import UUID
 import msgspec
 from msgspec.msgpack import Ext
 
-from checkpoint import kinds
+from checkpoint import kinds, shipped
 from checkpoint.errors import CorruptedBytes, UnstorableValue
 from checkpoint.nesting import MAX_DEPTH, depth_of
+from checkpoint.pydantics import is_model
 from checkpoint.registry import Registration, registry
 from checkpoint.values import Opaque, Secret, kept_out
 from checkpoint.words import class_name, said, shown
@@ -90,7 +91,7 @@ class Encoding:
         convert = _CONVERTERS.get(kind)
         if convert is not None:
             return convert(self, value, depth + 2)
-        known = registry.for_class(kind)
+        known = registry.for_class(kind) or shipped.for_class(kind)
         if known is not None:
             return self._registered(known, value, depth + 2)
         raise _Refused(_reason(value))
@@ -248,7 +249,10 @@ def _reason(value: Any) -> str:
         if issubclass(type(value), base):  # what the value says of its class may be anything
             back = _with_article(base.__name__)
             return f"{_with_article(name)} would come back as {back}; convert it, or checkpoint.register() {name}"
-    remedy = "use dict(…) of it" if _is_mapping(type(value)) else "convert it"
+    if is_model(type(value)):
+        remedy = "use its model_dump()"
+    else:
+        remedy = "use dict(…) of it" if _is_mapping(type(value)) else "convert it"
     return f"{_with_article(name)} has no stored form; {remedy}, or checkpoint.register() {name}"
 
 

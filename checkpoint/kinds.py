@@ -35,6 +35,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
+from checkpoint import shipped
 from checkpoint.errors import CorruptedBytes, UnreadableValue
 from checkpoint.registry import registry
 from checkpoint.values import Opaque
@@ -118,7 +119,7 @@ def _rebuild(code: int, payload: memoryview) -> Any:
 
 def _rebuild_registered(payload: memoryview) -> Any:
     tag, version, raw = _registered_decoder.decode(payload)
-    known = registry.for_tag(tag)
+    known = registry.for_tag(tag) or shipped.for_tag(tag)
     if known is None or not 1 <= version <= known.version:
         return Opaque(tag, version, bytes(raw))
     data = decoder.decode(raw)

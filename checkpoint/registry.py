@@ -6,12 +6,12 @@ The tag is what the bytes hold. It is looked up here and nowhere else: nothing t
 from __future__ import annotations
 
 import re
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from enum import Enum, Flag
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from checkpoint.adapters import adapter
 from checkpoint.errors import RegistrationError
 
 if TYPE_CHECKING:
@@ -70,15 +70,17 @@ class Registry:
     ) -> None:
         """Let values of `cls` be stored; `checkpoint.register` is this method of the shared registry.
 
-        Enums, dataclasses, named tuples and msgspec Structs need nothing else. Any other type brings `to_data` and
-        `from_data`; each save of such a value rebuilds it and compares, so that a lossy pair is found then.
+        Enums, dataclasses, attrs classes, pydantic models, named tuples and msgspec Structs need nothing else. Any
+        other type brings `to_data` and `from_data`; each save of such a value rebuilds it and compares, so that a lossy
+        pair is found then.
 
         Args:
             tag: A stable name, kept over renames of the class: letters, digits, ``_ . : -``.
             cls: The type, exactly; subclasses need a tag of their own.
             version: The schema version that is written, from 1 up.
             upcast: Version → function that turns data of that version into data of the next one. The data of a
-                dataclass, named tuple or Struct is a dict of its fields; that of an Enum its member's name.
+                dataclass, attrs class, model, named tuple or Struct is a dict of its fields; that of an Enum its
+                member's name.
             to_data: Value → data that can be stored.
             from_data: Data → value.
 
@@ -111,7 +113,7 @@ class Registry:
             raise RegistrationError(tag, "give both to_data and from_data, or neither")
         checked = to_data is not None or (issubclass(cls, msgspec.Struct) and hasattr(cls, "__post_init__"))
         if to_data is None or from_data is None:
-            to_data, from_data = _adapter(tag, cls)
+            to_data, from_data = adapter(tag, cls)
         registration = Registration(tag, cls, version, steps, to_data, from_data, checked)
         self._by_class[cls] = registration
         self._by_tag[tag] = registration
@@ -134,55 +136,6 @@ class Registry:
         other = self._by_class.get(cls)
         if other is not None and other.tag != tag:
             raise RegistrationError(tag, f"{cls.__qualname__} is registered as {other.tag!r} already; keep that tag")
-
-
-def _adapter(tag: str, cls: type) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    if issubclass(cls, Flag):
-        return (lambda member: member.value), cls
-    if issubclass(cls, Enum):
-        return (lambda member: member.name), (lambda name: cls[name])
-    if is_dataclass(cls):
-        return _dataclass_adapter(cls)
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return (lambda value: value._asdict()), (lambda data: cls(**data))
-    if issubclass(cls, msgspec.Struct):
-        names = cls.__struct_fields__
-        return (lambda value: {name: getattr(value, name) for name in names}), (lambda data: cls(**data))
-    raise RegistrationError(
-        tag,
-        f"{cls.__qualname__} is no Enum, dataclass, named tuple or msgspec Struct; give to_data= and from_data=",
-    )
-
-
-def _dataclass_adapter(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    known = {field.name: field for field in fields(cls)}
-
-    def to_data(value: Any) -> dict[str, Any]:
-        if extra := [name for name in getattr(value, "__dict__", ()) if name not in known]:
-            raise ValueError(f"its attribute {extra[0]!r} is not a field and would be lost; make it one")
-        try:
-            return {name: getattr(value, name) for name in known}
-        except AttributeError as error:
-            raise ValueError(f"it is not complete: {error}") from error
-
-    def from_data(data: dict[str, Any]) -> Any:
-        if extra := [name for name in data if name not in known]:
-            raise ValueError(f"{cls.__qualname__} has no field {extra[0]!r}; raise its version and give an upcast")
-        # Neither __init__ nor __post_init__ runs: the fields were computed once, and come back as they were.
-        value: Any = object.__new__(cls)
-        for name, field in known.items():
-            object.__setattr__(value, name, data[name] if name in data else _default(cls, field))
-        return value
-
-    return to_data, from_data
-
-
-def _default(cls: type, field: Field[Any]) -> Any:
-    if field.default is not MISSING:
-        return field.default
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    raise ValueError(f"field {field.name!r} of {cls.__qualname__} is missing and has no default; give an upcast")
 
 
 #: The registry that the codec uses.

@@ -460,7 +460,10 @@ def test_an_attribute_that_is_no_field_would_be_lost() -> None:
         ("cls must be a type, got 3", {"cls": 3}),
         ("upcast keys must be versions from 1 to 1, got 2", {"version": 2, "upcast": {2: dict}}),
         ("give both to_data and from_data, or neither", {"to_data": str}),
-        ("Loose is no Enum, dataclass, named tuple or msgspec Struct; give to_data=", {"cls": Loose}),
+        (
+            "Loose is no Enum, dataclass, attrs class, pydantic model, named tuple or msgspec Struct; give",
+            {"cls": Loose},
+        ),
         ("the tag belongs to Line already; choose another", {"tag": "test.Line"}),
         ("Line is registered as 'test.Line' already; keep that tag", {"cls": Line}),
     ],
