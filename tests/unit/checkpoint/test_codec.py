@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import enum
 import itertools
 import math
 import pickle
 from collections import OrderedDict, UserDict, namedtuple
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -23,85 +22,29 @@ from hypothesis import strategies as st
 import checkpoint
 from checkpoint import Opaque, Secret, UnreadableValue, UnstorableValue, codec, dumps, loads, readable
 from checkpoint.registry import Registry, registry
+from tests.values import (
+    REGISTERED,
+    Colour,
+    Derived,
+    Level,
+    Line,
+    Point,
+    Right,
+    Shape,
+    keys,
+    same,
+    values,
+)
 
 BERLIN = ZoneInfo("Europe/Berlin")
-
-
-class Colour(enum.Enum):
-    RED = 1
-    BLUE = "b"
-
-
-class Right(enum.Flag):
-    READ = 1
-    WRITE = 2
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-
-
-@dataclass
-class Line:
-    item: str
-    price: Decimal
-    tags: list[Any] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Derived:
-    base: int
-    double: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "double", self.base * 2)
-
-
-class Point(NamedTuple):
-    x: int
-    y: int
-
-
-class Shape(msgspec.Struct):
-    name: str
-    sides: int = 4
 
 
 @pytest.fixture(autouse=True)
 def types_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_by_class", {})
     monkeypatch.setattr(registry, "_by_tag", {})
-    for cls in (Colour, Right, Level, Line, Derived, Point, Shape):
+    for cls in REGISTERED:
         checkpoint.register(f"test.{cls.__name__}", cls)
-
-
-def same(one: Any, other: Any) -> bool:
-    """Equal and of the same types all the way down, NaN and the sign of zero included."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, float):
-        return math.copysign(1, one) == math.copysign(1, other) and (
-            one == other or (math.isnan(one) and math.isnan(other))
-        )
-    if isinstance(one, complex):
-        return same(one.real, other.real) and same(one.imag, other.imag)
-    if isinstance(one, Decimal):
-        return one.as_tuple() == other.as_tuple()
-    if isinstance(one, (datetime, time)):
-        return (one.replace(tzinfo=None), one.fold, one.tzinfo, type(one.tzinfo), str(one.tzinfo)) == (
-            other.replace(tzinfo=None), other.fold, other.tzinfo, type(other.tzinfo), str(other.tzinfo)
-        )  # fmt: skip
-    if isinstance(one, Shape):
-        return same(one.name, other.name) and same(one.sides, other.sides)
-    if isinstance(one, dict):
-        return len(one) == len(other) and all(
-            same(a, c) and same(b, d) for (a, b), (c, d) in zip(one.items(), other.items(), strict=True)
-        )
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, (set, frozenset)):
-        return sorted(map(dumps, one)) == sorted(map(dumps, other))
-    return bool(one == other)
 
 
 @pytest.mark.parametrize(
@@ -236,39 +179,6 @@ def test_a_value_over_the_size_limit_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("checkpoint.envelope.MAX_BYTES", 1000)
     with pytest.raises(UnstorableValue, match="it takes 1003 bytes and the limit is 1000; store a reference"):
         dumps("x" * 1000)
-
-
-scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.complex_numbers(), st.text(), st.binary(), st.decimals(),
-    st.uuids(), st.dates(), st.timedeltas(), st.times(timezones=st.none() | st.just(timezone.utc)),
-    st.datetimes(timezones=st.none() | st.timezones() | st.just(timezone(timedelta(hours=5, minutes=45), "NPT"))),
-    st.sampled_from([Colour.RED, Right.WRITE, Level.LOW]),
-)  # fmt: skip
-keys = st.recursive(
-    scalars.filter(lambda value: not (isinstance(value, Decimal) and value.is_snan())),  # it cannot be hashed
-    lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3),
-    max_leaves=4,
-)
-values = st.recursive(
-    scalars | st.binary().map(bytearray) | st.sets(keys, max_size=4),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4),
-        st.tuples(inner, inner),
-        st.dictionaries(st.text(), inner, max_size=4),
-        st.dictionaries(keys, inner, max_size=4),
-        st.builds(Point, inner, inner),
-        st.builds(Shape, st.text(), inner),
-    ),
-    max_leaves=20,
-)
-
-
-@given(values)
-def test_any_value_comes_back_equal_and_of_its_own_type(value: Any) -> None:
-    stored = dumps(value)
-    back = loads(stored)
-    assert same(back, value)
-    assert dumps(back) == stored
 
 
 @given(values)
