@@ -79,9 +79,18 @@ def digest(value: Any) -> str:
     return blake2b(raw, digest_size=16, person=b"checkpoint.value").hexdigest()
 
 
-def encode(value: Any, path: str = "value") -> bytes:
-    """Encode a value without header, compression and checksum; the same bytes on every installation."""
-    return Encoding().encode(value, path)
+def encode(value: Any, path: str = "value", *, depth: int = 0) -> bytes:
+    """Encode a value without header, compression and checksum; the same bytes on every installation.
+
+    Args:
+        value: As for `dumps`.
+        path: As for `dumps`.
+        depth: How many containers the bytes will be put into, which count for the depth that can be read.
+
+    Raises:
+        UnstorableValue: As for `dumps`.
+    """
+    return Encoding().encode(value, path, depth)
 
 
 def decode(raw: bytes) -> Any:

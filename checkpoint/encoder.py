@@ -53,14 +53,14 @@ class Encoding:
         # and only then a second, careful walk finds where they are.
         self._careful = False
 
-    def encode(self, value: Any, path: str) -> bytes:
-        """Return the bytes of `value`.
+    def encode(self, value: Any, path: str, depth: int = 0) -> bytes:
+        """Return the bytes of `value`, which will stand inside `depth` containers.
 
         Raises:
             UnstorableValue: A part of it would not come back equal and of its own type; `path` leads to it.
         """
         try:
-            return self._encode(value)
+            return self._encode(value, depth)
         except _Refused as refused:
             way = "".join(reversed(refused.way))
             if len(way) > 300:  # a value that holds itself has a very long way
@@ -71,12 +71,12 @@ class Encoding:
                 path, "the stack has no room for its depth; save it from fewer nested calls"
             ) from error
 
-    def _encode(self, value: Any) -> bytes:
+    def _encode(self, value: Any, depth: int) -> bytes:
         try:
-            return _pack(self._plain(value, 0))
+            return _pack(self._plain(value, depth))
         except (UnicodeEncodeError, OverflowError):
             self._careful = True
-            return _pack(self._plain(value, 0))
+            return _pack(self._plain(value, depth))
 
     def _plain(self, value: Any, depth: int) -> Any:
         kind = type(value)

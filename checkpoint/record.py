@@ -108,8 +108,8 @@ def encode_state(state: CheckpointState, known: KnownRun | None = None) -> Recor
         if type(getattr(state, path)) is not kind:
             raise UnstorableValue(path, f"it must be a {kind.__name__}, got {type(getattr(state, path)).__name__}")
     items = [encode(message, f"messages[{index}]") for index, message in enumerate(state.messages)]
-    agent_state = encode(state.agent_state, "agent_state")
-    metadata = encode(state.metadata, "metadata")
+    agent_state = encode(state.agent_state, "agent_state", depth=1)  # both stand in a list
+    metadata = encode(state.metadata, "metadata", depth=1)
     head = msgspec.msgpack.encode([msgspec.Raw(agent_state), msgspec.Raw(metadata)])
     if len(head) > LARGE_HEAD_BYTES:
         _warn_large(state, len(head))

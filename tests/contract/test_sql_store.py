@@ -479,7 +479,7 @@ def test_whole_bytes_that_the_codec_did_not_write_are_damage(
     engine: Engine, store: SqlStore, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.save(state_at(run_id, 0))
-    monkeypatch.setattr("checkpoint.record.encode", lambda *_: b"\x01")
+    monkeypatch.setattr("checkpoint.record.encode", lambda *_, **__: b"\x01")
     store.save(CheckpointState(run_id, 1))
     monkeypatch.undo()
     with pytest.raises(CheckpointCorrupted, match="a head must be a list of two dicts"):

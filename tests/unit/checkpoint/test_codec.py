@@ -20,7 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import checkpoint
-from checkpoint import Opaque, Secret, UnreadableValue, UnstorableValue, codec, dumps, loads, readable
+from checkpoint import CheckpointState, Opaque, Secret, UnreadableValue, UnstorableValue, codec, dumps, loads, readable
+from checkpoint.nesting import depth_of
+from checkpoint.record import decode_head, encode_state
 from checkpoint.registry import Registry, registry
 from tests.values import (
     REGISTERED,
@@ -173,6 +175,21 @@ def test_what_is_just_shallow_enough_to_be_saved_can_be_read(wrap: Any) -> None:
         assert loads(stored) == value
         saved += 1
     assert saved >= 64
+
+
+@pytest.mark.parametrize("part", ["agent_state", "metadata"])
+def test_a_state_that_is_just_shallow_enough_to_be_saved_can_be_read(part: str) -> None:
+    value: Any = {}
+    while True:
+        state = CheckpointState("run", 0, **{part: value})
+        try:
+            record = encode_state(state)
+        except UnstorableValue as refused:
+            assert refused.path.startswith(part)  # noqa: PT017  # how deep it goes is not the matter
+            break
+        assert dict(zip(("agent_state", "metadata"), decode_head(record.head), strict=True))[part] == value
+        value = {"a": value}
+    assert depth_of(codec.encode(value)) == 128
 
 
 def test_a_value_over_the_size_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
