@@ -8,6 +8,7 @@ from checkpoint.errors import (
     CheckpointNotFound,
     CheckpointUnhealthy,
     CorruptedBytes,
+    KeyringError,
     RegistrationError,
     StoreUnavailable,
     UnknownStore,
@@ -17,6 +18,7 @@ from checkpoint.errors import (
     UnsuitableStore,
 )
 from checkpoint.file import FileStore
+from checkpoint.keyring import Keyring
 from checkpoint.memory import MemoryStore
 from checkpoint.opening import open_store
 from checkpoint.registry import registry
@@ -40,6 +42,8 @@ __all__ = [
     "CheckpointUnhealthy",
     "CorruptedBytes",
     "FileStore",
+    "Keyring",
+    "KeyringError",
     "MemoryStore",
     "Opaque",
     "Position",

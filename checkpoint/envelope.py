@@ -20,6 +20,9 @@ except ImportError:  # the zlib fallback needs nothing but is slower and a littl
 #: The first byte of everything stored. Golden bytes in the tests pin what it promises.
 FORMAT = 1
 
+#: The first byte of what a `Keyring` encrypted.
+SEALED = 0x81
+
 #: Bodies below this many bytes are stored as they are: compressing them gains little and costs time.
 COMPRESS_ABOVE_BYTES = 256
 
@@ -87,7 +90,12 @@ def unpack(stored: bytes) -> bytes:
     if len(stored) > MAX_BYTES + _HEADER_BYTES:
         raise CorruptedBytes(f"{len(stored)} bytes are more than the limit of {MAX_BYTES}")
     if stored[0] != FORMAT:
-        raise CorruptedBytes(f"format byte must be {FORMAT}, got {stored[0]}; a newer release may have written it")
+        who = (
+            "it may be encrypted, and is read with a Keyring"
+            if stored[0] == SEALED
+            else "a newer release may have written it"
+        )
+        raise CorruptedBytes(f"format byte must be {FORMAT}, got {stored[0]}; {who}")
     body = stored[_HEADER_BYTES:]
     if _checksum(stored[:2], body) != stored[2:_HEADER_BYTES]:
         raise CorruptedBytes("the checksum does not match")

@@ -79,6 +79,21 @@ class RegistrationError(CheckpointError):
         return f"register({self.tag!r}, …): {self.reason}"
 
 
+class KeyringError(CheckpointError):
+    """Keys that cannot encrypt.
+
+    Args:
+        reason: What is wrong with them, or what is missing.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"this keyring will not do: {self.reason}"
+
+
 class CheckpointConflict(CheckpointError):
     """The run's head is not where this save expects it; nothing was written.
 

@@ -11,6 +11,7 @@ import pytest
 
 import checkpoint
 from checkpoint.registry import registry
+from tests.libraries import library
 
 MODULES = [f"checkpoint.{module.name}" for module in pkgutil.iter_modules(checkpoint.__path__)]
 
@@ -19,5 +20,7 @@ MODULES = [f"checkpoint.{module.name}" for module in pkgutil.iter_modules(checkp
 def test_the_examples_of_a_module_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_by_class", {})
     monkeypatch.setattr(registry, "_by_tag", {})
+    if name == "checkpoint.keyring":
+        library("cryptography")
     result = doctest.testmod(importlib.import_module(name), extraglobs={"directory": str(tmp_path)})
     assert result.failed == 0
