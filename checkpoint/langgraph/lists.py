@@ -1,0 +1,112 @@
+"""Lists that grow: their elements stand in append logs, so that a checkpoint costs what it adds and not what there is.
+
+A short list is its refs. A longer one is a pointer: which stretches of which logs, and the hash chain over its refs. What
+LangGraph gives is the whole list each time; what was known of the list before says from where on it is new.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from checkpoint import chain
+from checkpoint.langgraph.refs import Blobs, dump_refs, ref_of
+from checkpoint.segments import Segments, appended, branched, length_of
+
+#: A list whose refs take up to this many bytes is stored in its checkpoint.
+SHORT_BYTES = 160
+
+#: Elements at the end that are always compared by their bytes; a step changes what is recent, if anything.
+RECENT = 8
+
+#: So many puts after the last full comparison all elements are compared by their bytes.
+FULL_EVERY = 64
+
+#: An append: log, position of its first element, refs.
+Chunk = tuple[int, int, bytes]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A list as it is stored.
+
+    Args:
+        refs: Of its elements.
+        elements: The objects that they were made from.
+        segments: Where a long one stands; empty for a short one.
+        chain: The link over its refs, for a long one.
+        puts: How often it was put since all of it was compared.
+    """
+
+    refs: list[bytes]
+    elements: list[Any] = field(repr=False)
+    segments: Segments = ()
+    chain: bytes = chain.ROOT
+    puts: int = 0
+
+
+def listed(
+    value: list[Any], known: Listed | None, item_of: Callable[[Any], bytes], blobs: Blobs, chunks: list[Chunk]
+) -> Listed:
+    """Return a list as it is to be stored after `known`, and collect what has to be written for that.
+
+    An element that is the very object of last time is taken for unchanged, but for recent ones, and for all of them now and
+    then: an old message that somebody changes in place, which LangGraph's reducers never do, is noticed late.
+
+    Args:
+        value: The list.
+        known: The same channel's, in the checkpoint that the put follows.
+        item_of: Serializes an element.
+        blobs: Gets new large elements.
+        chunks: Gets the append.
+    """
+    refs, unchanged, full = _refs(value, known, item_of, blobs)
+    elements, puts = list(value), 0 if full or known is None else known.puts + 1
+    if sum(map(len, refs)) <= SHORT_BYTES:
+        return Listed(refs, elements, puts=puts)
+    segments: Segments = () if known is None else known.segments
+    before = length_of(segments)
+    if segments and unchanged >= before:
+        segments, start = appended(segments, len(refs)), before
+        last = known.chain if known is not None else chain.ROOT
+        for ref in refs[before:]:
+            last = chain.link(last, ref)
+    else:
+        segments, start = branched(segments, min(unchanged, before), len(refs), log=secrets.randbits(48))
+        last = chain_of(refs)
+    if start < len(refs):
+        chunks.append((segments[-1].log, start, dump_refs(refs[start:])))
+    return Listed(refs, elements, segments, last, puts)
+
+
+def chain_of(refs: list[bytes]) -> bytes:
+    """Return the link over all refs."""
+    last = chain.ROOT
+    for ref in refs:
+        last = chain.link(last, ref)
+    return last
+
+
+def _refs(
+    value: list[Any], known: Listed | None, item_of: Callable[[Any], bytes], blobs: Blobs
+) -> tuple[list[bytes], int, bool]:
+    """Return the refs, how many at the beginning are as they were, and whether all were compared by their bytes."""
+    old, elements = ([], []) if known is None else (known.refs, known.elements)
+    full = known is None or known.puts >= FULL_EVERY
+    trusted = 0 if full else len(old) - RECENT
+    refs: list[bytes] = []
+    unchanged = 0
+    for index, element in enumerate(value):
+        if index < trusted and elements[index] is element:
+            ref = old[index]
+        else:
+            fresh: Blobs = {}
+            ref = ref_of(item_of(element), fresh)
+            if not (index < len(old) and old[index] == ref):  # else it is stored: the checkpoint before has it
+                blobs.update(fresh)
+        refs.append(ref)
+        if unchanged == index and index < len(old) and old[index] == ref:
+            unchanged += 1
+    return refs, unchanged, full
