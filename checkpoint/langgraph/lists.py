@@ -29,6 +29,19 @@ Chunk = tuple[int, int, bytes]
 
 
 @dataclass(frozen=True)
+class Coding:
+    """How elements become bytes.
+
+    Args:
+        item_of: Serializes an element.
+        mark_of: Makes bytes to compare it by, where the serializer makes others each time; None where it does not.
+    """
+
+    item_of: Callable[[Any], bytes]
+    mark_of: Callable[[Any], bytes] | None = None
+
+
+@dataclass(frozen=True)
 class Listed:
     """A list as it is stored.
 
@@ -38,6 +51,7 @@ class Listed:
         segments: Where a long one stands; empty for a short one.
         chain: The link over its refs, for a long one.
         puts: How often it was put since all of it was compared.
+        marks: What elements are compared by instead of their refs; None for one that was read.
     """
 
     refs: list[bytes]
@@ -45,11 +59,10 @@ class Listed:
     segments: Segments = ()
     chain: bytes = chain.ROOT
     puts: int = 0
+    marks: list[bytes | None] | None = None
 
 
-def listed(
-    value: list[Any], known: Listed | None, item_of: Callable[[Any], bytes], blobs: Blobs, chunks: list[Chunk]
-) -> Listed:
+def listed(value: list[Any], known: Listed | None, coding: Coding, blobs: Blobs, chunks: list[Chunk]) -> Listed:
     """Return a list as it is to be stored after `known`, and collect what has to be written for that.
 
     An element that is the very object of last time is taken for unchanged, but for recent ones, and for all of them now and
@@ -58,19 +71,19 @@ def listed(
     Args:
         value: The list.
         known: The same channel's, in the checkpoint that the put follows.
-        item_of: Serializes an element.
+        coding: How its elements become bytes.
         blobs: Gets new large elements.
         chunks: Gets the append.
     """
-    refs, unchanged, full = _refs(value, known, item_of, blobs)
-    elements, puts = list(value), 0 if full or known is None else known.puts + 1
+    refs, marks, unchanged = _refs(value, known, coding, blobs)
+    puts = 0 if known is None or _compares_all(known) else known.puts + 1
+    elements = list(value)
     if sum(map(len, refs)) <= SHORT_BYTES:
-        return Listed(refs, elements, puts=puts)
+        return Listed(refs, elements, puts=puts, marks=marks)
     segments: Segments = () if known is None else known.segments
     before = length_of(segments)
-    if segments and unchanged >= before:
-        segments, start = appended(segments, len(refs)), before
-        last = known.chain if known is not None else chain.ROOT
+    if known is not None and segments and unchanged >= before:
+        segments, start, last = appended(segments, len(refs)), before, known.chain
         for ref in refs[before:]:
             last = chain.link(last, ref)
     else:
@@ -78,7 +91,7 @@ def listed(
         last = chain_of(refs)
     if start < len(refs):
         chunks.append((segments[-1].log, start, dump_refs(refs[start:])))
-    return Listed(refs, elements, segments, last, puts)
+    return Listed(refs, elements, segments, last, puts, marks)
 
 
 def chain_of(refs: list[bytes]) -> bytes:
@@ -89,24 +102,39 @@ def chain_of(refs: list[bytes]) -> bytes:
     return last
 
 
+def _compares_all(known: Listed) -> bool:
+    return known.puts >= FULL_EVERY
+
+
 def _refs(
-    value: list[Any], known: Listed | None, item_of: Callable[[Any], bytes], blobs: Blobs
-) -> tuple[list[bytes], int, bool]:
-    """Return the refs, how many at the beginning are as they were, and whether all were compared by their bytes."""
+    value: list[Any], known: Listed | None, coding: Coding, blobs: Blobs
+) -> tuple[list[bytes], list[bytes | None] | None, int]:
+    """Return the refs, the marks, and how many at the beginning are as they were."""
     old, elements = ([], []) if known is None else (known.refs, known.elements)
-    full = known is None or known.puts >= FULL_EVERY
-    trusted = 0 if full else len(old) - RECENT
+    old_marks = ([None] * len(old) if known is None or known.marks is None else known.marks) if coding.mark_of else None
+    trusted = 0 if known is None or _compares_all(known) else len(old) - RECENT
     refs: list[bytes] = []
+    marks: list[bytes | None] | None = [] if coding.mark_of else None
     unchanged = 0
     for index, element in enumerate(value):
-        if index < trusted and elements[index] is element:
+        there = index < len(old)
+        same = there and elements[index] is element
+        mark = None
+        if same and (index < trusted or (old_marks is not None and old_marks[index] is None)):
             ref = old[index]
+            mark = None if old_marks is None else old_marks[index]
         else:
-            fresh: Blobs = {}
-            ref = ref_of(item_of(element), fresh)
-            if not (index < len(old) and old[index] == ref):  # else it is stored: the checkpoint before has it
-                blobs.update(fresh)
+            mark = coding.mark_of(element) if coding.mark_of else None
+            if there and mark is not None and old_marks is not None and old_marks[index] == mark:
+                ref = old[index]
+            else:
+                fresh: Blobs = {}
+                ref = ref_of(coding.item_of(element), fresh)
+                if not (there and old[index] == ref):  # else it is stored: the checkpoint before has it
+                    blobs.update(fresh)
         refs.append(ref)
-        if unchanged == index and index < len(old) and old[index] == ref:
+        if marks is not None:
+            marks.append(mark)
+        if unchanged == index and there and old[index] == ref:
             unchanged += 1
-    return refs, unchanged, full
+    return refs, marks, unchanged

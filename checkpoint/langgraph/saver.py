@@ -28,7 +28,7 @@ from checkpoint.langgraph.body import Body, Stored, dump_body, rest_of, stored_l
 from checkpoint.langgraph.errors import ThreadConflict
 from checkpoint.langgraph.history import delta_history
 from checkpoint.langgraph.known import Known, Memory
-from checkpoint.langgraph.lists import Chunk, Listed, listed
+from checkpoint.langgraph.lists import Chunk, Coding, Listed, listed
 from checkpoint.langgraph.places import Addressed, Latest, Place, checked, checked_id, place_of
 from checkpoint.langgraph.reader import ONE, SEVERAL, Found, Values, checkpoints_query, found, wanted_of
 from checkpoint.langgraph.refs import INLINE_BYTES, Blobs, dump_refs, ref_of
@@ -199,7 +199,9 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
 
     def _expected(self, config: RunnableConfig, place: Place, metadata: CheckpointMetadata) -> Expects:
         if place.checkpoint_id is None:
-            return Expects.EMPTY if self._memory.was_empty(place.space) else Expects.ANYTHING
+            # A subgraph that is replayed may begin anew beside what it has; the graph around it sees to who goes on.
+            empty = place.checkpoint_ns == "" and self._memory.was_empty(place.space)
+            return Expects.EMPTY if empty else Expects.ANYTHING
         parent = config["configurable"]["checkpoint_id"]
         # A step of a run follows what the run saved before. What begins something new may begin it anywhere.
         if isinstance(parent, Latest) or (metadata.get("source") == "loop" and not isinstance(parent, Addressed)):
@@ -232,7 +234,7 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
                     lists[channel] = known.lists[channel]
             elif type(value) is list and value:
                 before = None if known is None else known.lists.get(channel)
-                lists[channel] = listed(value, before, self._item, blobs, chunks)
+                lists[channel] = listed(value, before, self._coding, blobs, chunks)
                 values[channel] = stored_list(lists[channel])
             else:
                 values[channel] = ref_of(self._item(value), blobs)
@@ -503,6 +505,10 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
     def _isolation(self) -> str:
         # PostgreSQL writes in one statement, which needs no transaction and so two round trips less.
         return "AUTOCOMMIT" if self._store._at_once else "READ COMMITTED"
+
+    @property
+    def _coding(self) -> Coding:
+        return Coding(self._item, serial.plain(self.serde))
 
     def _item(self, value: Any) -> bytes:
         return serial.dumps(self.serde, value)

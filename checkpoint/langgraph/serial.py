@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -10,7 +10,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from checkpoint.langgraph.errors import ThreadCorrupted
-from checkpoint.langgraph.refs import item_of, typed
+from checkpoint.langgraph.refs import digest_of, item_of, typed
 
 #: What LangGraph's serializer writes. It also reads JSON and pickles that name what to import; nothing here wrote them.
 _WRITTEN = frozenset(("null", "bytes", "bytearray", "msgpack"))
@@ -40,6 +40,14 @@ def refuse_permissive(serde: Any) -> None:
 def dumps(serde: SerializerProtocol, value: Any) -> bytes:
     """Return the item of a value."""
     return item_of(*serde.dumps_typed(value))
+
+
+def plain(serde: SerializerProtocol) -> Callable[[Any], bytes] | None:
+    """Return what makes the same bytes of the same value, where the serializer itself encrypts them differently each time."""
+    if not isinstance(serde, EncryptedSerializer):
+        return None
+    inner = serde.serde
+    return lambda value: digest_of(dumps(inner, value))
 
 
 def loads(serde: SerializerProtocol, item: bytes) -> Any:

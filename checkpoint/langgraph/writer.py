@@ -151,14 +151,16 @@ def _arrays(chunks: list[Chunk], blobs: Blobs) -> dict[str, Any]:
         "logs": logs,
         "positions": positions,
         "refss": refs,
-        "digests": list(blobs),
-        "payloads": [dump_blob(item) for item in blobs.values()],
+        "digests": sorted(blobs),  # two who write the same ones in one order never wait for each other
+        "payloads": [dump_blob(blobs[digest]) for digest in sorted(blobs)],
     }
 
 
 def _add_blobs(connection: Connection, tables: Tables, space: bytes, blobs: Blobs) -> None:
     if blobs:
-        rows = [{"space": space, "digest": digest, "payload": dump_blob(item)} for digest, item in blobs.items()]
+        rows = [
+            {"space": space, "digest": digest, "payload": dump_blob(item)} for digest, item in sorted(blobs.items())
+        ]
         upsert(connection, tables.blobs, rows, lambda new: [("digest", new.digest)])  # the same bytes are there
 
 
@@ -206,8 +208,8 @@ def _put(tables: Tables, expects: Expects) -> Any:
                 index_elements=["space"], set_={"head": moving.excluded.head}, where=free
             )
         else:
-            there = exists(select(1).where(*_is(checkpoints, spaces.c.space, moving.excluded.head)).correlate(spaces))
-            head = case((and_(there, spaces.c.head.is_not(None)), spaces.c.head), else_=moving.excluded.head)
+            is_there = exists(select(1).where(*_is(checkpoints, bindparam("of_space"), new)))
+            head = case((and_(is_there, spaces.c.head.is_not(None)), spaces.c.head), else_=moving.excluded.head)
             moving = moving.on_conflict_do_update(index_elements=["space"], set_={"head": head})
     held = moving.returning(spaces.c.space).cte("held")
     columns = ("checkpoint_id", *_OF_CHECKPOINT)
