@@ -9,6 +9,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import is_
 from typing import Any
 
 from checkpoint import chain
@@ -78,7 +80,7 @@ def listed(value: list[Any], known: Listed | None, coding: Coding, blobs: Blobs,
     refs, marks, unchanged = _refs(value, known, coding, blobs)
     puts = 0 if known is None or _compares_all(known) else known.puts + 1
     elements = list(value)
-    if sum(map(len, refs)) <= SHORT_BYTES:
+    if len(refs) <= SHORT_BYTES and sum(map(len, refs)) <= SHORT_BYTES:
         return Listed(refs, elements, puts=puts, marks=marks)
     segments: Segments = () if known is None else known.segments
     before = length_of(segments)
@@ -106,17 +108,27 @@ def _compares_all(known: Listed) -> bool:
     return known.puts >= FULL_EVERY
 
 
+def _identical(value: list[Any], elements: list[Any], trusted: int) -> int:
+    """Return `trusted` if so many elements at the beginning are the very objects of last time, and else 0."""
+    if not 0 < trusted <= len(value):
+        return 0
+    return trusted if all(map(is_, islice(value, trusted), elements)) else 0
+
+
 def _refs(
     value: list[Any], known: Listed | None, coding: Coding, blobs: Blobs
 ) -> tuple[list[bytes], list[bytes | None] | None, int]:
     """Return the refs, the marks, and how many at the beginning are as they were."""
     old, elements = ([], []) if known is None else (known.refs, known.elements)
-    old_marks = ([None] * len(old) if known is None or known.marks is None else known.marks) if coding.mark_of else None
+    old_marks: list[bytes | None] | None = None
+    if coding.mark_of is not None:
+        old_marks = [None] * len(old) if known is None or known.marks is None else known.marks
     trusted = 0 if known is None or _compares_all(known) else len(old) - RECENT
-    refs: list[bytes] = []
-    marks: list[bytes | None] | None = [] if coding.mark_of else None
-    unchanged = 0
-    for index, element in enumerate(value):
+    start = _identical(value, elements, trusted)
+    refs = old[:start]
+    marks = None if old_marks is None else old_marks[:start]
+    unchanged = start
+    for index, element in enumerate(value[start:], start):
         there = index < len(old)
         same = there and elements[index] is element
         mark = None

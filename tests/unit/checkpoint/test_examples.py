@@ -13,7 +13,8 @@ import checkpoint
 from checkpoint.registry import registry
 from tests.libraries import library
 
-MODULES = [f"checkpoint.{module.name}" for module in pkgutil.iter_modules(checkpoint.__path__)]
+#: A package of its own, such as that for LangGraph, has an optional dependency and tests of its own.
+MODULES = [f"checkpoint.{module.name}" for module in pkgutil.iter_modules(checkpoint.__path__) if not module.ispkg]
 
 
 @pytest.mark.parametrize("name", MODULES)
