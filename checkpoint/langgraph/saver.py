@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -20,9 +20,10 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from sqlalchemy import Connection, MetaData, text, tuple_
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DataError, IntegrityError
 
 from checkpoint.columns import MYSQL
+from checkpoint.errors import UnstorableValue
 from checkpoint.langgraph import serial, upkeep
 from checkpoint.langgraph.body import Body, Stored, dump_body, rest_of, stored_list
 from checkpoint.langgraph.errors import ThreadConflict
@@ -30,7 +31,7 @@ from checkpoint.langgraph.history import delta_history
 from checkpoint.langgraph.known import Known, Memory
 from checkpoint.langgraph.lists import Chunk, Coding, Listed, listed
 from checkpoint.langgraph.places import Addressed, Latest, Place, checked, checked_id, place_of
-from checkpoint.langgraph.reader import ONE, SEVERAL, Found, Values, checkpoints_query, found, wanted_of
+from checkpoint.langgraph.reader import ONE, SEVERAL, Found, Loads, Values, checkpoints_query, found, wanted_of
 from checkpoint.langgraph.refs import INLINE_BYTES, Blobs, dump_refs, ref_of
 from checkpoint.langgraph.tables import MAX_ID_LENGTH, tables_of
 from checkpoint.langgraph.writer import Expects, Put, write_put, write_writes
@@ -176,6 +177,9 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
             writes: Channels and values.
             task_id: The task.
             task_path: Its place among its step's tasks.
+
+        Raises:
+            UnstorableValue: A value is larger than what a row can hold; nothing was written.
         """
         place = place_of(config)
         if place.checkpoint_id is None:
@@ -194,7 +198,7 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
         rows = list({row["idx"]: row for row in rows}.values())
         if rows:
             again = all(channel in WRITES_IDX_MAP for channel, _ in writes)
-            with self._store._transaction(None, isolation=self._isolation) as own:
+            with self._writing(f"writes of task {task_id!r} of thread {place.thread_id!r}") as own:
                 write_writes(own, self._tables, place, rows, blobs, again=again)
 
     def _expected(self, config: RunnableConfig, place: Place, metadata: CheckpointMetadata) -> Expects:
@@ -257,7 +261,7 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
             "metadata": self._item(dict(metadata)),
         }
         put = Put(place, expects, row, chunks, blobs)
-        with self._store._transaction(None, isolation=self._isolation) as own:
+        with self._writing(f"checkpoint {checkpoint['id']} of thread {place.thread_id!r}") as own:
             written = write_put(own, self._tables, put)
         return written, Known(str(checkpoint["id"]), versions, values, lists)
 
@@ -393,14 +397,14 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
                 return
 
     def _tuple(self, one: Found, values: Values, kind: type[str]) -> tuple[CheckpointTuple, Known]:
-        row, body, space = one.row, one.body, bytes(one.row.space)
+        row, body, space, loads = one.row, one.body, bytes(one.row.space), self._loads
         channel_values: dict[str, Any] = {}
         lists: dict[str, Listed] = {}
         for channel, stored in body.values.items():
-            channel_values[channel], known = values.value(space, stored, self._loads, one.where)
+            channel_values[channel], known = values.value(space, stored, loads, one.where)
             if known is not None:
                 lists[channel] = known
-        rest = values.value(space, body.rest, self._loads, one.where)[0] if body.rest else {}
+        rest = values.value(space, body.rest, loads, one.where)[0] if body.rest else {}
         checkpoint = {
             "v": body.v,
             "id": row.checkpoint_id,
@@ -418,7 +422,7 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
             self._metadata(row),
             None if row.parent_id is None else place.config(row.parent_id),
             [
-                (write.task_id, write.channel, values.written(space, write.value, self._loads, one.where))
+                (write.task_id, write.channel, values.written(space, write.value, loads, one.where))
                 for write in one.writes
             ],
         )
@@ -501,10 +505,15 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
             return f"{int(current.partition('.')[0]) + 1:032}"
         return super().get_next_version(current, channel)
 
-    @property
-    def _isolation(self) -> str:
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[Connection]:
         # PostgreSQL writes in one statement, which needs no transaction and so two round trips less.
-        return "AUTOCOMMIT" if self._store._at_once else "READ COMMITTED"
+        isolation = "AUTOCOMMIT" if self._store._at_once else "READ COMMITTED"
+        try:
+            with self._store._transaction(None, isolation=isolation) as own:
+                yield own
+        except DataError as error:
+            raise UnstorableValue(what, f"the database refuses {error.orig}") from error
 
     @property
     def _coding(self) -> Coding:
@@ -513,8 +522,9 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
     def _item(self, value: Any) -> bytes:
         return serial.dumps(self.serde, value)
 
-    def _loads(self, item: bytes) -> Any:
-        return serial.loads(self.serde, item)
+    @property
+    def _loads(self) -> Loads:
+        return serial.loader(self.serde)
 
     def _forget(self, spaces: Iterable[bytes]) -> None:
         for space in spaces:

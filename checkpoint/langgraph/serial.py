@@ -50,16 +50,20 @@ def plain(serde: SerializerProtocol) -> Callable[[Any], bytes] | None:
     return lambda value: digest_of(dumps(inner, value))
 
 
-def loads(serde: SerializerProtocol, item: bytes) -> Any:
-    """Return the value of an item.
+def loader(serde: SerializerProtocol) -> Callable[[bytes], Any]:
+    """Return what makes the value of an item.
 
-    Raises:
-        ThreadCorrupted: It is of a type that the serializer does not write.
+    It raises `ThreadCorrupted` for an item of a type that the serializer does not write.
     """
-    kind, payload = typed(item)
-    of_langgraph = isinstance(serde, (JsonPlusSerializer, EncryptedSerializer))
-    if of_langgraph and kind.partition("+")[0] not in _WRITTEN:
-        raise ThreadCorrupted("a value", f"its type must be one of {', '.join(sorted(_WRITTEN))}, got {kind!r}")
-    if isinstance(serde, EncryptedSerializer) and "+" not in kind:
-        raise ThreadCorrupted("a value", "it must be encrypted and is not")
-    return serde.loads_typed((kind, payload))
+    encrypts = isinstance(serde, EncryptedSerializer)
+    of_langgraph = encrypts or isinstance(serde, JsonPlusSerializer)
+
+    def loads(item: bytes) -> Any:
+        kind, payload = typed(item)
+        if of_langgraph and kind not in _WRITTEN and kind.partition("+")[0] not in _WRITTEN:
+            raise ThreadCorrupted("a value", f"its type must be one of {', '.join(sorted(_WRITTEN))}, got {kind!r}")
+        if encrypts and "+" not in kind:
+            raise ThreadCorrupted("a value", "it must be encrypted and is not")
+        return serde.loads_typed((kind, payload))
+
+    return loads

@@ -23,6 +23,7 @@ from sqlalchemy import (
     or_,
     select,
     true,
+    union_all,
     update,
 )
 from sqlalchemy.dialects import postgresql
@@ -103,16 +104,12 @@ def write_writes(
     """
     where = {"space": place.space, "checkpoint_id": place.checkpoint_id}
     if connection.dialect.name == "postgresql":
-        values = {f"{name}s": [row[name] for row in rows] for name in rows[0]}
-        connection.execute(
-            _writes(tables, again),
-            {**_prefixed(_names(place)), "at": place.checkpoint_id, **values, **_arrays([], blobs)},
-        )
+        columns = {f"{name}s": [row[name] for row in rows] for name in rows[0]}
+        values = {**_prefixed(_names(place)), "at": place.checkpoint_id, **columns, **_arrays([], blobs)}
+        while not connection.scalar(_writes(tables, again), values):
+            pass  # the thread was deleted between two parts of the statement; the next time it is a new one
         return
-    was_new(connection, new_row(tables.spaces, connection.dialect.name), {**_names(place), "head": None})
-    connection.execute(
-        select(tables.spaces.c.head).where(tables.spaces.c.space == place.space).with_for_update(read=True)
-    )
+    _hold(connection, tables, place)
     full = [{**where, **row} for row in rows]
     if again:
         upsert(connection, tables.writes, full, lambda new: [(name, new[name]) for name in _WRITTEN])
@@ -121,6 +118,15 @@ def write_writes(
         for row in full:
             was_new(connection, statement, row)
     _add_blobs(connection, tables, place.space, blobs)
+
+
+def _hold(connection: Connection, tables: Tables, place: Place) -> None:
+    """Make the space of a place, or lock it against whoever would remove what nobody refers to."""
+    spaces = tables.spaces
+    there = select(spaces.c.space).where(spaces.c.space == place.space).with_for_update(read=True)
+    new = new_row(spaces, connection.dialect.name)
+    while not was_new(connection, new, {**_names(place), "head": None}) and connection.execute(there).first() is None:
+        pass  # it was deleted in between
 
 
 _WRITTEN = ("task_path", "channel", "value")
@@ -226,15 +232,14 @@ def _put(tables: Tables, expects: Expects) -> Any:
 
 @cache
 def _writes(tables: Tables, again: bool) -> Any:
-    """Return the statement of a task's writes."""
+    """Return the statement of a task's writes; it returns 0 and writes nothing if the space went while it waited."""
     spaces, writes = tables.spaces, tables.writes
-    made = _new_space(tables, None).on_conflict_do_nothing().cte("made")
+    made = _new_space(tables, None).on_conflict_do_nothing().returning(spaces.c.space).cte("made")
     # Whoever removes what nobody refers to locks the space, and so waits for this statement or this one for him.
     locked = (
-        select(spaces.c.head).where(spaces.c.space == bindparam("of_space")).with_for_update(read=True).cte("locked")
+        select(spaces.c.space).where(spaces.c.space == bindparam("of_space")).with_for_update(read=True).cte("locked")
     )
-    waited = select(func.count().label("rows")).select_from(locked).cte("waited")
-    held = select(bindparam("of_space", type_=spaces.c.space.type).label("space")).select_from(waited).cte("held")
+    held = union_all(select(made.c.space), select(locked.c.space)).cte("held")
     columns = (writes.c.task_id, writes.c.idx, *(writes.c[name] for name in _WRITTEN))
     adding: Any = postgresql.insert(writes)
     at = bindparam("at", type_=writes.c.checkpoint_id.type).label("checkpoint_id")
@@ -244,7 +249,7 @@ def _writes(tables: Tables, again: bool) -> Any:
         adding = adding.on_conflict_do_update(index_elements=list(writes.primary_key), set_=changed)
     else:
         adding = adding.on_conflict_do_nothing()
-    return select(func.count()).select_from(held).add_cte(made, adding.cte("added"), _blobs(tables, held))
+    return select(func.count()).select_from(held).add_cte(adding.cte("added"), _blobs(tables, held))
 
 
 def _new_space(tables: Tables, head: Any) -> Any:

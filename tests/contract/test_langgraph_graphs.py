@@ -162,8 +162,11 @@ def test_a_subgraph_that_waits_goes_on_after_a_pruning(make: Make) -> None:
     assert set(rows(saver).values()) == {0}
 
 
-def test_of_two_workers_that_answer_a_thread_one_gets_a_conflict(make: Make) -> None:
-    talk(make()).invoke({"messages": [HumanMessage("first", id="q0")]}, CONFIG)
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_of_two_workers_that_go_on_with_a_thread_one_gets_a_conflict(make: Make, durability: Any, is_new: bool) -> None:
+    if not is_new:
+        talk(make()).invoke({"messages": [HumanMessage("first", id="q0")]}, CONFIG)
     both = Barrier(2)
 
     class Meets(CheckpointSaver):
@@ -177,7 +180,7 @@ def test_of_two_workers_that_answer_a_thread_one_gets_a_conflict(make: Make) -> 
         saver.__class__ = Meets
         try:
             return talk(saver).invoke(
-                {"messages": [HumanMessage(f"{number}", id=f"w{number}")]}, CONFIG, durability="sync"
+                {"messages": [HumanMessage(f"{number}", id=f"w{number}")]}, CONFIG, durability=durability
             )
         except ThreadConflict as conflict:
             return conflict

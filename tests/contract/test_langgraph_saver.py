@@ -321,13 +321,34 @@ def test_a_put_during_a_pruning_keeps_what_it_refers_to(make: Make) -> None:
     pruning.start()
     try:
         saver = make()
-        for step in range(1, 25):
+        for step in range(1, 10):
             saver.put_writes(config, [("messages", [long(step)])], "task")
             config = put(saver, config, {"messages": [long(n) for n in range(step + 1)]}, step + 1)
             assert len(values(make(), latest)["messages"]) == step + 1
     finally:
         done.set()
         pruning.join()
+
+
+def test_writes_during_deletions_leave_no_row_behind(make: Make) -> None:
+    config: Any = {"configurable": {**thread()["configurable"], "checkpoint_id": "first"}}
+    thread_id = config["configurable"]["thread_id"]
+    done = threading.Event()
+
+    def remove() -> None:
+        while not done.is_set():
+            make().delete_thread(thread_id)
+
+    removing = threading.Thread(target=remove)
+    removing.start()
+    try:
+        for step in range(20):
+            make().put_writes(config, [("messages", [long(step)])], f"task {step}")
+    finally:
+        done.set()
+        removing.join()
+    make().delete_thread(thread_id)
+    assert set(rows(make()).values()) == {0}
 
 
 # Copies
