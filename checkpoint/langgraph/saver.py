@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
-    BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
@@ -19,31 +17,31 @@ from langgraph.checkpoint.base import (
     get_serializable_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from sqlalchemy import Connection, MetaData, text, tuple_
+from sqlalchemy import Connection, MetaData, text
 from sqlalchemy.exc import DataError, IntegrityError
 
 from checkpoint.columns import MYSQL
 from checkpoint.errors import UnstorableValue
 from checkpoint.langgraph import serial, upkeep
-from checkpoint.langgraph.body import Body, Stored, dump_body, rest_of, stored_list
 from checkpoint.langgraph.errors import ThreadConflict
 from checkpoint.langgraph.history import delta_history
 from checkpoint.langgraph.known import Known, Memory
-from checkpoint.langgraph.lists import Chunk, Coding, Listed, listed
+from checkpoint.langgraph.lists import Coding
+from checkpoint.langgraph.packing import pack_checkpoint, pack_write
 from checkpoint.langgraph.places import Addressed, Latest, Place, checked, checked_id, place_of
-from checkpoint.langgraph.reader import ONE, SEVERAL, Found, Loads, Values, checkpoints_query, found, wanted_of
-from checkpoint.langgraph.refs import INLINE_BYTES, Blobs, dump_refs, ref_of
+from checkpoint.langgraph.reader import Loads, Values, checkpoints_query, found, wanted_of
+from checkpoint.langgraph.refs import Blobs
 from checkpoint.langgraph.tables import MAX_ID_LENGTH, tables_of
+from checkpoint.langgraph.threaded import Threaded
+from checkpoint.langgraph.tuples import matches, pages, tuple_of
 from checkpoint.langgraph.writer import Expects, Put, write_put, write_writes
 from checkpoint.mysql import alone
 from checkpoint.sql import SqlStore
 
-_PAGE_ROWS = 20  # of a list of checkpoints; no connection is held while the caller looks at a page
-
 _STRATEGIES = ("keep_latest", "delete")
 
 
-class CheckpointSaver(BaseCheckpointSaver[Any]):
+class CheckpointSaver(Threaded):
     """A LangGraph checkpointer that grows with what a run adds, and lets one writer at a time go on with a thread.
 
     Safe to share between threads and event loops: nothing is locked but rows, and each call takes a connection of its own.
@@ -191,7 +189,7 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
                 "idx": WRITES_IDX_MAP.get(channel, index),
                 "task_path": checked("task_path", task_path),
                 "channel": checked("channel", channel),
-                "value": self._written(value, blobs),
+                "value": pack_write(value, self._coding, blobs),
             }
             for index, (channel, value) in enumerate(writes)
         ]
@@ -221,49 +219,19 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
         new_versions: ChannelVersions,
         known: Known | None,
     ) -> tuple[bool, Known]:
-        blobs: Blobs = {}
-        chunks: list[Chunk] = []
-        versions = dict(checkpoint["channel_versions"])
-        values: dict[str, Stored] = {}
-        lists: dict[str, Listed] = {}
-        for channel, value in checkpoint["channel_values"].items():
-            if channel not in versions:  # such a channel does not come back
-                continue
-            same = (
-                known is not None and channel not in new_versions and known.versions.get(channel) == versions[channel]
-            )
-            if known is not None and same and channel in known.values:
-                values[channel] = known.values[channel]
-                if channel in known.lists:
-                    lists[channel] = known.lists[channel]
-            elif type(value) is list and value:
-                before = None if known is None else known.lists.get(channel)
-                lists[channel] = listed(value, before, self._coding, blobs, chunks)
-                values[channel] = stored_list(lists[channel])
-            else:
-                values[channel] = ref_of(self._item(value), blobs)
-        rest = rest_of(checkpoint)
-        body = Body(
-            checkpoint["v"],
-            checkpoint["ts"],
-            versions,
-            {node: dict(seen) for node, seen in checkpoint["versions_seen"].items()},
-            _names(checkpoint.get("updated_channels")),
-            values,
-            ref_of(self._item(rest), blobs) if rest else b"",
-        )
+        packed = pack_checkpoint(checkpoint, new_versions, known, self._coding)
         run_id = metadata.get("run_id")
         row = {
-            "checkpoint_id": str(checkpoint["id"]),
+            "checkpoint_id": packed.known.checkpoint_id,
             "parent_id": place.checkpoint_id,
             "run_id": run_id if isinstance(run_id, str) and len(run_id) <= MAX_ID_LENGTH else None,
-            "body": dump_body(body),
-            "metadata": self._item(dict(metadata)),
+            "body": packed.body,
+            "metadata": self._coding.item_of(dict(metadata)),
         }
-        put = Put(place, expects, row, chunks, blobs)
+        put = Put(place, expects, row, packed.chunks, packed.blobs)
         with self._writing(f"checkpoint {checkpoint['id']} of thread {place.thread_id!r}") as own:
             written = write_put(own, self._tables, put)
-        return written, Known(str(checkpoint["id"]), versions, values, lists)
+        return written, packed.known
 
     def _instead(self, place: Place) -> str:
         spaces = self._tables.spaces
@@ -275,13 +243,6 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
             f"it would follow {place.checkpoint_id or 'nothing'}, and the head is {head} meanwhile; invoke the graph again without "
             "a checkpoint_id to go on from there, or with one to fork"
         )
-
-    def _written(self, value: Any, blobs: Blobs) -> bytes:
-        if type(value) is list and value:
-            items = [self._item(element) for element in value]
-            if any(len(item) > INLINE_BYTES for item in items):  # a put will have the same elements
-                return SEVERAL + dump_refs([ref_of(item, blobs) for item in items])
-        return ONE + ref_of(self._item(value), blobs)
 
     # Reading
 
@@ -310,7 +271,7 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
             return None
         row = one[0].row
         is_head = row.head == row.checkpoint_id
-        result, known = self._tuple(one[0], values, Latest if is_head else Addressed)
+        result, known = tuple_of(one[0], values, self._loads, Latest if is_head else Addressed)
         if is_head:
             self._memory.put(place.space, known)
         return result
@@ -335,13 +296,13 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
             ThreadCorrupted: The bytes of one fail their checksum, or some of them are missing.
         """
         left = limit
-        for page in self._pages(config, before):
-            matching = [row for row in page if _matches(self._metadata(row), filter)][:left]
+        for page in pages(self._store, self._tables, config, before):
+            matching = [row for row in page if matches(self._loads(bytes(row.metadata)), filter)][:left]
             with self._store._snapshot(None) as own:
                 some = found(own, self._tables, matching)
                 values = Values(own, self._tables, wanted_of(some))
             for each in some:
-                yield self._tuple(each, values, Addressed)[0]
+                yield tuple_of(each, values, self._loads, Addressed)[0]
             if left is not None:
                 left -= len(matching)
                 if left <= 0:
@@ -368,68 +329,6 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
                 return {channel: {"writes": []} for channel in channels}
             history = delta_history(own, self._tables, place.space, at, channels, self._loads)
         return cast("Mapping[str, DeltaChannelHistory]", history)
-
-    def _pages(self, config: RunnableConfig | None, before: RunnableConfig | None) -> Iterator[Sequence[Any]]:
-        checkpoints, spaces = self._tables.checkpoints, self._tables.spaces
-        query = checkpoints_query(self._tables)
-        if config is not None:
-            place = place_of(config)
-            if "checkpoint_ns" in config["configurable"]:
-                query = query.where(checkpoints.c.space == place.space)
-            else:
-                query = query.where(spaces.c.thread == place.thread)
-            if place.checkpoint_id is not None:
-                query = query.where(checkpoints.c.checkpoint_id == place.checkpoint_id)
-        bound = ((before or {}).get("configurable") or {}).get("checkpoint_id")
-        if bound:
-            query = query.where(checkpoints.c.checkpoint_id < checked_id("before", bound))
-        query = query.order_by(checkpoints.c.checkpoint_id.desc(), checkpoints.c.space.desc()).limit(_PAGE_ROWS)
-        rows: Sequence[Any] = ()
-        while True:
-            older = query
-            if rows:
-                last = (rows[-1].checkpoint_id, rows[-1].space)
-                older = query.where(tuple_(checkpoints.c.checkpoint_id, checkpoints.c.space) < last)
-            with self._store._snapshot(None) as own:
-                rows = own.execute(older).all()
-            yield rows
-            if len(rows) < _PAGE_ROWS:
-                return
-
-    def _tuple(self, one: Found, values: Values, kind: type[str]) -> tuple[CheckpointTuple, Known]:
-        row, body, space, loads = one.row, one.body, bytes(one.row.space), self._loads
-        channel_values: dict[str, Any] = {}
-        lists: dict[str, Listed] = {}
-        for channel, stored in body.values.items():
-            channel_values[channel], known = values.value(space, stored, loads, one.where)
-            if known is not None:
-                lists[channel] = known
-        rest = values.value(space, body.rest, loads, one.where)[0] if body.rest else {}
-        checkpoint = {
-            "v": body.v,
-            "id": row.checkpoint_id,
-            "ts": body.ts,
-            "channel_values": channel_values,
-            "channel_versions": dict(body.versions),
-            "versions_seen": body.seen,
-            "updated_channels": body.updated,
-            **rest,
-        }
-        place = Place(row.thread_id, row.checkpoint_ns)
-        result = CheckpointTuple(
-            place.config(kind(row.checkpoint_id)),
-            cast("Checkpoint", checkpoint),
-            self._metadata(row),
-            None if row.parent_id is None else place.config(row.parent_id),
-            [
-                (write.task_id, write.channel, values.written(space, write.value, loads, one.where))
-                for write in one.writes
-            ],
-        )
-        return result, Known(row.checkpoint_id, body.versions, body.values, lists)
-
-    def _metadata(self, row: Any) -> Any:
-        return self._loads(bytes(row.metadata))
 
     # Upkeep
 
@@ -517,10 +416,7 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
 
     @property
     def _coding(self) -> Coding:
-        return Coding(self._item, serial.plain(self.serde))
-
-    def _item(self, value: Any) -> bytes:
-        return serial.dumps(self.serde, value)
+        return Coding(lambda value: serial.dumps(self.serde, value), serial.plain(self.serde))
 
     @property
     def _loads(self) -> Loads:
@@ -529,71 +425,3 @@ class CheckpointSaver(BaseCheckpointSaver[Any]):
     def _forget(self, spaces: Iterable[bytes]) -> None:
         for space in spaces:
             self._memory.forget(space)
-
-    # The same for event loops
-
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Do what `get_tuple` does, in a thread."""
-        return await asyncio.to_thread(self.get_tuple, config)
-
-    async def alist(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,  # noqa: A002 the name is LangGraph's
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
-        """Do what `list` does, in threads."""
-        listing = self.list(config, filter=filter, before=before, limit=limit)
-        while (each := await asyncio.to_thread(next, listing, None)) is not None:
-            yield each
-
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """Do what `put` does, in a thread."""
-        return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)
-
-    async def aput_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        """Do what `put_writes` does, in a thread."""
-        await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """Do what `delete_thread` does, in a thread."""
-        await asyncio.to_thread(self.delete_thread, thread_id)
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Do what `delete_for_runs` does, in a thread."""
-        await asyncio.to_thread(self.delete_for_runs, run_ids)
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Do what `copy_thread` does, in a thread."""
-        await asyncio.to_thread(self.copy_thread, source_thread_id, target_thread_id)
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Do what `prune` does, in a thread."""
-        await asyncio.to_thread(self.prune, thread_ids, strategy=strategy)
-
-    async def aget_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """Do what `get_delta_channel_history` does, in a thread."""
-        return await asyncio.to_thread(lambda: self.get_delta_channel_history(config=config, channels=channels))
-
-
-_MISSING = object()
-
-
-def _matches(metadata: Mapping[str, Any], wanted: Mapping[str, Any] | None) -> bool:
-    return all(metadata.get(key, _MISSING) == value for key, value in (wanted or {}).items())
-
-
-def _names(channels: Any) -> Any:
-    return None if channels is None else [str(channel) for channel in channels]
