@@ -190,8 +190,8 @@ def _blobs(connection: Connection, tables: Tables, space: bytes, wanted: list[by
     blobs = tables.blobs
     for some in batches(wanted):
         query = select(blobs.c.digest, blobs.c.payload).where(blobs.c.space == space, blobs.c.digest.in_(some))
-        for row in connection.execute(query):
-            yield bytes(row.digest), load_blob(bytes(row.digest), row.payload)
+        for digest, payload in connection.execute(query).all():
+            yield bytes(digest), load_blob(bytes(digest), payload)
 
 
 def wanted_of(of: Iterable[Found]) -> Iterator[tuple[bytes, Iterable[Stored], Iterable[bytes]]]:
