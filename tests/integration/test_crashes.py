@@ -289,6 +289,7 @@ def test_no_module_but_the_boundary_commits_publishes_acks_or_runs_a_body() -> N
         ("transactions.py", "connect", "_engine_around(connection.vendor)"),  # around the connection that Django opened
         ("task.py", "apply_async", "self"),  # Django's: AgentTask's own
         ("hosting.py", "connect", "signals.worker_init"),  # no database
+        ("plain_task.py", "connect", "signals.celeryd_after_setup"),  # nor this
         ("hosting.py", "connect", "signals.worker_shutdown"),
         ("worker.py", "connect", "signals.worker_shutting_down"),
         ("runs.py", "begin_nested", "connection"),  # a savepoint in a transaction of the boundary
