@@ -6,11 +6,8 @@ import logging
 import os
 import shutil
 import subprocess
-from dataclasses import replace
-from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,27 +17,13 @@ from checkpoint import (
     FileStore,
     open_store,
 )
+from tests.filed import NOON, RUN, saved, state_at
 from tests.tampering import edit, flipped
-
-NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
-RUN = "order-7"
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> FileStore:
     return FileStore(tmp_path / "checkpoints")
-
-
-def state_at(seq: int, line: int = 0, **changed: Any) -> CheckpointState:
-    messages = [f"message {n}" for n in range(seq)]
-    return replace(CheckpointState(RUN, seq, f"step-{seq}", line, messages, {"seq": seq}, created_at=NOON), **changed)
-
-
-def saved(store: FileStore, length: int) -> list[CheckpointState]:
-    states = [state_at(seq) for seq in range(length)]
-    for state in states:
-        store.save(state)
-    return states
 
 
 def content_of(folder: Path) -> dict[str, bytes]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +14,18 @@ from checkpoint import (
     CheckpointConflict,
     CheckpointCorrupted,
     CheckpointNotFound,
-    CheckpointState,
     FileStore,
     Position,
     UnstorableValue,
     reseal,
 )
+from tests.filed import RUN, saved, state_at
 from tests.tampering import edit
-
-NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
-RUN = "order-7"
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> FileStore:
     return FileStore(tmp_path / "checkpoints")
-
-
-def state_at(seq: int, line: int = 0, **changed: Any) -> CheckpointState:
-    messages = [f"message {n}" for n in range(seq)]
-    return replace(CheckpointState(RUN, seq, f"step-{seq}", line, messages, {"seq": seq}, created_at=NOON), **changed)
-
-
-def saved(store: FileStore, length: int) -> list[CheckpointState]:
-    states = [state_at(seq) for seq in range(length)]
-    for state in states:
-        store.save(state)
-    return states
 
 
 def edited(store: FileStore, change: Callable[[dict[str, Any]], object], seq: int = 3) -> Path:

@@ -6,15 +6,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from checkpoint import (
-    CheckpointState,
     FileStore,
     MemoryStore,
     StoreUnavailable,
@@ -22,26 +18,12 @@ from checkpoint import (
     UnsuitableStore,
     open_store,
 )
-
-NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
-RUN = "order-7"
+from tests.filed import RUN, saved, state_at
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> FileStore:
     return FileStore(tmp_path / "checkpoints")
-
-
-def state_at(seq: int, line: int = 0, **changed: Any) -> CheckpointState:
-    messages = [f"message {n}" for n in range(seq)]
-    return replace(CheckpointState(RUN, seq, f"step-{seq}", line, messages, {"seq": seq}, created_at=NOON), **changed)
-
-
-def saved(store: FileStore, length: int) -> list[CheckpointState]:
-    states = [state_at(seq) for seq in range(length)]
-    for state in states:
-        store.save(state)
-    return states
 
 
 def in_a_fork(work: Callable[[], object]) -> int:
