@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -18,7 +18,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from sqlalchemy import Connection, MetaData, text
-from sqlalchemy.exc import DataError, IntegrityError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from checkpoint.columns import MYSQL
 from checkpoint.errors import UnstorableValue
@@ -34,11 +34,16 @@ from checkpoint.langgraph.refs import Blobs
 from checkpoint.langgraph.tables import MAX_ID_LENGTH, tables_of
 from checkpoint.langgraph.threaded import Threaded
 from checkpoint.langgraph.tuples import matches, pages, tuple_of
-from checkpoint.langgraph.writer import Expects, Put, write_put, write_writes
+from checkpoint.langgraph.writer import Expects, Put, was_taken_back, write_put, write_writes
 from checkpoint.mysql import alone
 from checkpoint.sql import SqlStore
 
 _STRATEGIES = ("keep_latest", "delete")
+
+#: How often a transaction is tried that the server takes back; each time another one got on.
+_TRIES = 10
+
+T = TypeVar("T")
 
 
 class CheckpointSaver(Threaded):
@@ -196,8 +201,10 @@ class CheckpointSaver(Threaded):
         rows = list({row["idx"]: row for row in rows}.values())
         if rows:
             again = all(channel in WRITES_IDX_MAP for channel, _ in writes)
-            with self._writing(f"writes of task {task_id!r} of thread {place.thread_id!r}") as own:
-                write_writes(own, self._tables, place, rows, blobs, again=again)
+            self._write(
+                f"writes of task {task_id!r} of thread {place.thread_id!r}",
+                lambda own: write_writes(own, self._tables, place, rows, blobs, again=again),
+            )
 
     def _expected(self, config: RunnableConfig, place: Place, metadata: CheckpointMetadata) -> Expects:
         if place.checkpoint_id is None:
@@ -229,9 +236,8 @@ class CheckpointSaver(Threaded):
             "metadata": self._coding.item_of(dict(metadata)),
         }
         put = Put(place, expects, row, packed.chunks, packed.blobs)
-        with self._writing(f"checkpoint {checkpoint['id']} of thread {place.thread_id!r}") as own:
-            written = write_put(own, self._tables, put)
-        return written, packed.known
+        what = f"checkpoint {checkpoint['id']} of thread {place.thread_id!r}"
+        return self._write(what, lambda own: write_put(own, self._tables, put)), packed.known
 
     def _instead(self, place: Place) -> str:
         spaces = self._tables.spaces
@@ -338,9 +344,8 @@ class CheckpointSaver(Threaded):
         Args:
             thread_id: The thread.
         """
-        with self._store._transaction(None) as own:
-            spaces = upkeep.delete_thread(own, self._tables, checked("thread_id", thread_id))
-        self._forget(spaces)
+        thread_id = checked("thread_id", thread_id)
+        self._forget(self._change(lambda own: upkeep.delete_thread(own, self._tables, thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints that runs made, with their writes, in all threads.
@@ -351,9 +356,8 @@ class CheckpointSaver(Threaded):
         Args:
             run_ids: The ids, as the metadata has them.
         """
-        with self._store._transaction(None) as own:
-            spaces = upkeep.delete_runs(own, self._tables, [checked("run_id", run_id) for run_id in run_ids])
-        self._forget(spaces)
+        runs = [checked("run_id", run_id) for run_id in run_ids]
+        self._forget(self._change(lambda own: upkeep.delete_runs(own, self._tables, runs)))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy everything of a thread to a thread that has nothing.
@@ -366,8 +370,7 @@ class CheckpointSaver(Threaded):
             ValueError: The target has checkpoints.
         """
         source, target = checked("source_thread_id", source_thread_id), checked("target_thread_id", target_thread_id)
-        with self._store._transaction(None) as own:
-            upkeep.copy_thread(own, self._tables, source, target)
+        self._change(lambda own: upkeep.copy_thread(own, self._tables, source, target))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Remove what threads need no more.
@@ -385,9 +388,11 @@ class CheckpointSaver(Threaded):
         for thread_id in thread_ids:
             if strategy == "delete":
                 self.delete_thread(thread_id)
-                continue
-            with self._store._transaction(None) as own:
-                upkeep.keep_latest(own, self._tables, checked("thread_id", thread_id), self._delta_channels)
+            else:
+                self._keep_latest(checked("thread_id", thread_id))
+
+    def _keep_latest(self, thread_id: str) -> None:
+        self._change(lambda own: upkeep.keep_latest(own, self._tables, thread_id, self._delta_channels))
 
     def _delta_channels(self, metadata: bytes) -> Iterable[str]:
         counters = self._loads(bytes(metadata)).get("counters_since_delta_snapshot") or {}
@@ -404,15 +409,23 @@ class CheckpointSaver(Threaded):
             return f"{int(current.partition('.')[0]) + 1:032}"
         return super().get_next_version(current, channel)
 
-    @contextmanager
-    def _writing(self, what: str) -> Iterator[Connection]:
+    def _write(self, what: str, work: Callable[[Connection], T]) -> T:
         # PostgreSQL writes in one statement, which needs no transaction and so two round trips less.
-        isolation = "AUTOCOMMIT" if self._store._at_once else "READ COMMITTED"
         try:
-            with self._store._transaction(None, isolation=isolation) as own:
-                yield own
+            return self._change(work, isolation="AUTOCOMMIT" if self._store._at_once else "READ COMMITTED")
         except DataError as error:
             raise UnstorableValue(what, f"the database refuses {error.orig}") from error
+
+    def _change(self, work: Callable[[Connection], T], isolation: str = "READ COMMITTED") -> T:
+        """Carry out a transaction, and again where the server took back all of it for another one that waits for it."""
+        for tried in range(1, _TRIES + 1):
+            try:
+                with self._store._transaction(None, isolation=isolation) as own:
+                    return work(own)
+            except DBAPIError as error:
+                if tried == _TRIES or not was_taken_back(error):
+                    raise
+        raise AssertionError  # the last try returns or raises
 
     @property
     def _coding(self) -> Coding:

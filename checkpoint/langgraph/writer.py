@@ -27,12 +27,14 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import DBAPIError
 
 from checkpoint.inserts import new_row, upsert, was_new
 from checkpoint.langgraph.lists import Chunk
 from checkpoint.langgraph.places import Place
 from checkpoint.langgraph.refs import Blobs, dump_blob
 from checkpoint.langgraph.tables import Tables
+from checkpoint.mysql import CHANGED_SINCE, DEADLOCK, number_of
 
 
 class Expects(Enum):
@@ -120,6 +122,11 @@ def write_writes(
     _add_blobs(connection, tables, place.space, blobs)
 
 
+def was_taken_back(error: DBAPIError) -> bool:
+    """Tell whether the server took back the whole transaction, since two waited for each other."""
+    return number_of(error) in (DEADLOCK, CHANGED_SINCE) or getattr(error.orig, "sqlstate", None) == _DEADLOCK
+
+
 def _hold(connection: Connection, tables: Tables, place: Place) -> None:
     """Make the space of a place, or lock it against whoever would remove what nobody refers to."""
     spaces = tables.spaces
@@ -128,6 +135,9 @@ def _hold(connection: Connection, tables: Tables, place: Place) -> None:
     while not was_new(connection, new, {**_names(place), "head": None}) and connection.execute(there).first() is None:
         pass  # it was deleted in between
 
+
+#: Of PostgreSQL: deadlock_detected.
+_DEADLOCK = "40P01"
 
 _WRITTEN = ("task_path", "channel", "value")
 _OF_CHECKPOINT = ("parent_id", "run_id", "body", "metadata")

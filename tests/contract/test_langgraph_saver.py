@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import Connection, delete, update
+from sqlalchemy.exc import OperationalError
 
 from tests.savers import DATABASES, checkpoint_of, database_url, put, rows, savers, statements, thread
 
@@ -507,3 +509,28 @@ def test_event_loops_and_threads_share_one_saver(saver: CheckpointSaver) -> None
         return await asyncio.gather(*(one(number) for number in range(16)))
 
     assert asyncio.run(many()) == list(range(16))
+
+
+def test_a_transaction_that_the_server_took_back_is_carried_out_again(make: Make) -> None:
+    saver, tried = make(), []
+
+    def work(connection: Connection) -> str:
+        tried.append(connection)
+        if len(tried) < 3:
+            raise OperationalError("UPDATE", {}, pymysql.err.OperationalError(1213, "Deadlock found"))
+        return "done"
+
+    assert saver._change(work) == "done"
+    assert len(tried) == 3
+
+
+def test_another_error_is_raised_at_once(make: Make) -> None:
+    saver, tried = make(), []
+
+    def work(connection: Connection) -> None:
+        tried.append(connection)
+        raise OperationalError("UPDATE", {}, pymysql.err.OperationalError(2013, "Lost connection"))
+
+    with pytest.raises(OperationalError, match="Lost connection"):
+        saver._change(work)
+    assert len(tried) == 1
