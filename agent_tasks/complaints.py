@@ -14,6 +14,9 @@ logger = logging.getLogger(__name__)
 #: Between two lines about things of one kind, in seconds.
 KIND_PAUSE = 60.0
 
+#: Kinds that are remembered; a name in a message may be anything, and nobody's memory should grow by it.
+MOST_KINDS = 1000
+
 #: Between two lines about the same failure: the first pause, which doubles up to the longest, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 
@@ -97,5 +100,7 @@ class Seldom:
         if now < at + KIND_PAUSE:
             self._passed[kind] = (at, count + 1)
             return None
+        if kind not in self._passed and len(self._passed) >= MOST_KINDS:
+            del self._passed[next(iter(self._passed))]
         self._passed[kind] = (now, 0)
         return count

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from agent_tasks.complaints import FIRST_PAUSE, KIND_PAUSE, Complaints, Seldom
+from agent_tasks.complaints import FIRST_PAUSE, KIND_PAUSE, MOST_KINDS, Complaints, Seldom
 
 
 class Clock:
@@ -66,3 +66,12 @@ def test_of_many_lines_of_a_kind_one_passes_in_a_minute_with_the_count_of_the_ot
         passed += [(second, count) for count in [seldom.left_out("order.pay")] if count is not None]
     assert passed == [(0, 0), (KIND_PAUSE, 11), (2 * KIND_PAUSE, 11)]
     assert seldom.left_out("order.ship") == 0
+
+
+def test_names_that_anybody_makes_up_fill_no_memory() -> None:
+    seldom = Seldom(Clock())
+    for number in range(MOST_KINDS + 1):
+        assert seldom.left_out(f"made-up-{number}") == 0
+    assert len(seldom._passed) == MOST_KINDS
+    assert seldom.left_out("made-up-0") == 0  # which was forgotten
+    assert seldom.left_out(f"made-up-{MOST_KINDS}") is None
