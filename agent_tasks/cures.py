@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-#: A module that Django imports for a project that has this package among its INSTALLED_APPS.
-_DJANGO_APP = "agent_tasks.integrations.django.apps"
+#: What a Django project whose migrations make the tables has among its INSTALLED_APPS.
+_DJANGO_APP = "agent_tasks.integrations.django"
 
 #: What drivers and servers say, in lower case, and what to do about it; the first that fits. A server that speaks another
 #: language than English gets the last one.
@@ -115,6 +115,12 @@ def migrate_first() -> str:
         'Run `celery -A yourapp agent db upgrade` (or `agent-tasks db upgrade --url …`) once'
     """
     command = "`celery -A yourapp agent db upgrade`"
-    if _DJANGO_APP in sys.modules:
+    if _is_installed_in_django():
         return f"Run `python manage.py migrate` (or {command}) once"
     return f"Run {command} (or `agent-tasks db upgrade --url …`) once"
+
+
+def _is_installed_in_django() -> bool:
+    """Whether this process is one of such a project; Django is not imported to ask."""
+    apps = getattr(sys.modules.get("django.apps"), "apps", None)
+    return apps is not None and apps.apps_ready and bool(apps.is_installed(_DJANGO_APP))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from django.apps import AppConfig, apps
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
@@ -16,6 +16,7 @@ from agent_tasks.boundary import Boundary, Point
 from agent_tasks.cures import cure_of, migrate_first
 from agent_tasks.database import open_engine
 from agent_tasks.errors import LedgerUnavailable
+from tests.djangos import set_up_django
 from tests.one_process import OneProcess
 
 
@@ -123,7 +124,9 @@ def test_an_sqlite_ledger_in_no_folder_says_to_make_it(tmp_path: Path) -> None:
 
 
 def test_in_a_django_project_missing_tables_are_made_by_migrate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "agent_tasks.integrations.django.apps", raising=False)
+    set_up_django()
+    import_module("agent_tasks.integrations.django.apps")  # which makes no project of this process
     assert "manage.py" not in migrate_first()
-    monkeypatch.setitem(sys.modules, "agent_tasks.integrations.django.apps", ModuleType("apps"))
+    installed = AppConfig("agent_tasks.integrations.django", import_module("agent_tasks.integrations.django"))
+    monkeypatch.setitem(apps.app_configs, "agent_tasks", installed)
     assert migrate_first() == "Run `python manage.py migrate` (or `celery -A yourapp agent db upgrade`) once"
